@@ -36,7 +36,7 @@ FEWEST_CORRECT_BITS = 24
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A quantity, the interval that is proved to hold it, and what the proof rests on.
+    """A quantity, an interval that provably contains it, and what the proof rests on.
 
     Attributes
     ----------

@@ -40,8 +40,8 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 # 5e-10 of a step at most, and up to some 1000 steps between head and tail have to be
 # taken one by one. A smaller limit lessens the doubt and takes more steps.
 SMALL = 1.0 / 128.0
-# P, the radius of a circle in the complex plane of p. From the largest |r| on it, M, it
-# follows that |r| <= M (p/P)^7.
+# P, the radius of a circle in the complex plane of p. If M is the largest |r| on this
+# circle, then |r| <= M (p/P)^7 at each p from 0 to P.
 RADIUS = 0.5
 # Bounds on M in the head, "a", and in the tail, "s"; scripts/proofs.py proves them.
 LARGEST = {"a": 0.8, "s": 20.0}
@@ -454,11 +454,11 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     # The head ends where p = c a exceeds small, or a exceeds 1/3. If small is 0, no
     # comparison with this gap is True, so that there is no head.
     head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
-    # Balls only grow in single steps. Balls wider than a step at the goal leave several
-    # integers possible, however many more steps are taken. If rounding exceeds the
-    # steps, the goal would never be reached. So if all steps are single, balls wider
-    # than a step at the goal, c a s², are refused. If most steps are leapt over, only
-    # balls wider than 1 are refused, a generous bound.
+    # Balls get wider only in single steps. Balls wider than a step at the goal leave
+    # several integers possible, however many more steps are taken. If rounding exceeds
+    # the steps, the goal would never be reached. So if all steps are single, balls
+    # wider than a step at the goal, c a s², are refused. If most steps are leapt over,
+    # only balls wider than 1 are refused, a generous bound.
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     taken = 0
     undecided = 0

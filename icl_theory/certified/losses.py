@@ -94,7 +94,7 @@ class Query(NamedTuple):
     """A query with the U nodes of its tokens, as `moments` takes them."""
 
     share: arb  # its probability, up to a factor that all queries share
-    # (U,): the indices, in the flattened scores of the risk, of the nodes' scores
+    # (U,): where the scores of the nodes stand in the flattened scores of the risk
     score_indices: NDArray[np.intp]
     probs: Balls  # of the nodes, (U,), up to a factor for each kind of tokens
     form: Balls  # C, the mean products of the errors of two tokens, (U, U)

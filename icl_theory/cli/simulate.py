@@ -187,7 +187,7 @@ def _compared_parameters(
 def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]:
     """Simulate problems one after the other.
 
-    Ctrl-C ends the present run early; the further problems are not simulated.
+    Ctrl-C ends the current run early; the remaining problems are not simulated.
     """
     simulations = []
     for label, problem in problems.items():

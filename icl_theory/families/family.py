@@ -70,8 +70,8 @@ from icl_theory.families.rule_parameters import (
 from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS
 from icl_theory.sweeps.grid import Column as Column
 
-# The kind of a target loss. Numbers below 1e-307 lose digits in float64; the minimum
-# keeps a distance from them.
+# The values that a target loss may have. Numbers below 2.2e-308 have fewer digits in
+# float64, so the minimum is far above.
 TARGET = Number(optional=True, minimum=1e-300)
 # Parameters that every family has, in the order in which commands and tables show them.
 SHARED = (
@@ -256,8 +256,8 @@ class Family(RuleParameters, FixedSetParameters):
         if self._has_mse:
             self._check_half()
         # A rule that is not reducible, such as Adam, scales each parameter separately.
-        # So it must not train parameters that stand for a larger set of parameters. The
-        # metric of the risk shows whether they do.
+        # So it must not train a parameter that stands for several others. The metric of
+        # the risk shows whether there are such parameters.
         if not self.trained_by.reducible:
             refuse_reduced(self.trained_risk(), self.trained_by)
 
@@ -311,7 +311,8 @@ class Family(RuleParameters, FixedSetParameters):
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
-            # The parameter that chooses the loss may have the name of a column, "loss".
+            # Only the parameter that chooses the loss may be called "loss", like a
+            # column.
             is_choice_of_loss = isinstance(declared.kind, LossForm)
             if field.name in taken and not is_choice_of_loss:
                 raise argument_error(
@@ -1007,10 +1008,10 @@ def check_points(
     for name, declared in family.parameters().items():
         if name in points or name in common or name in RULE_PARAMETERS:
             continue
-        # The choice of the loss may be left out, too: losses then have the factor 1/2.
+        # The choice of the loss may be left out: losses then have the factor 1/2.
         if isinstance(declared.kind, LossForm):
             continue
-        # So may a parameter that is None by default.
+        # A parameter that is None by default may be left out, too.
         if declared.default is not None:
             raise argument_error(
                 "points",

@@ -302,10 +302,10 @@ class Number(ParameterKind):
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return the values if all are allowed, or refuse the first that is not.
 
-        In an array of numbers, not every number is checked: only the smallest and the
-        largest finite number, the infinities, and, if the numbers must be integers,
-        whether they all are. So a subclass that refuses a number between two allowed
-        ones must override this method.
+        In an array of numbers, only the infinities and the smallest and the largest
+        finite number are checked. If the numbers must be integers, all are checked for
+        that. So a subclass that refuses a number between two allowed ones must override
+        this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
@@ -417,7 +417,7 @@ class Word(ParameterKind):
     text = True
 
     def value(self, name: str, value: Any) -> Any:
-        """Refuse the value: it is no word, or ``check`` would have returned it."""
+        """Refuse the value: ``check`` has already returned any allowed word."""
         raise argument_error(name, value, f"one of {self.allowed}")
 
 

@@ -264,8 +264,8 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
     if not has_settings:
         return rule_of(values["rule"])
     rule = _with_settings(values)
-    # From inside out: gradients are clipped before the rule sees them, and the schedule
-    # multiplies the learning rate of the result.
+    # The rule is wrapped from inside out: gradients are clipped before the rule sees
+    # them, and the schedule multiplies the learning rate of the clipped rule.
     if values["clip"] is not None:
         rule = Clipped(rule, values["clip"])
     schedule = _schedule_from(values)
@@ -282,9 +282,9 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
             settings[name] = values[name]
     _refuse_settings(rule, settings, is_named)
     decay = values["weight_decay"]
-    # A named rule with a weight decay of its own treats it as PyTorch does. For all
-    # other rules, `Decayed` adds it to the step, so that it does not change the
-    # gradient.
+    # A named rule that has the setting ``weight_decay`` applies the decay as PyTorch
+    # does. For all other rules, `Decayed` adds the decay to the step and leaves the
+    # gradient as it is.
     has_own_decay = is_named and "weight_decay" in _fields_of(rule)
     if decay is not None and has_own_decay:
         settings["weight_decay"] = decay

@@ -108,10 +108,10 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _meaning(attributes: dict[str, Any]) -> str:
-    """Return the definition of a quantity, which boundaries have, or its description.
+    """Return the definition of a quantity or, if it has none, its description.
 
-    The description is cut at its first comma or semicolon, because details would make
-    the note below a table too long.
+    Only boundaries have a definition. A description is cut at its first comma or
+    semicolon, because details would make the note below a table too long.
     """
     definition = attributes.get("definition")
     if definition:

@@ -23,10 +23,10 @@ from icl_theory.sweeps.sweep import Plan
 # one. The time of a point falls as the batch grows, so a larger factor makes the
 # estimate more accurate, but the user waits longer for it. The value is a compromise.
 BATCH_BUDGET = 3.0
-# A run is extrapolated as if its step grew by at least this factor in the second half
-# of the time spent. With a factor of 1 the logarithm in `_remaining` would be 0, and
-# the estimate infinite. Any value a little above 1 would do; a larger one lowers the
-# estimates of runs that hardly move.
+# A run is extrapolated as if its number of steps grew by at least this factor in the
+# second half of the time spent. With a factor of 1 the logarithm in `_remaining` would
+# be 0, and the estimate infinite. Any value a little above 1 would do; a larger one
+# lowers the estimates of runs that hardly move.
 LEAST_GROWTH = 1.1
 # Each timed batch is this many times as large as the one before. A smaller factor costs
 # more batches; a larger one leaves more of the time budget unused.
@@ -135,7 +135,7 @@ class Timing(NamedTuple):
 
 
 def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each of P points is computed in a batch, (P,).
+    """Return an array (P,): whether each of P points is computed in a batch.
 
     ``index``, (P,), has the flat indices of the points in the grid.
     """

@@ -666,7 +666,8 @@ def _sampled(
     def smallest_error(quantity: str) -> float:
         """Return the smallest relative error that some check of a quantity finds."""
         of_quantity = [check for check in checks if quantity in check.name]
-        # Student's t of the mean of some batches has one degree of freedom less.
+        # Student's t of a mean over batches has one degree of freedom less than there
+        # are batches.
         return min(detectable(check, batches - 1) for check in of_quantity)
 
     return Power(smallest_error("loss"), smallest_error("gradient"))

@@ -89,7 +89,7 @@ class Curve:
         style: str = "-",
         colour: str | None = None,
     ) -> Curve:
-        """Return the mean of two or more runs in a band of two standard errors.
+        """Return the mean of two or more runs, with a band of two standard errors.
 
         The curve is as long as the shortest run.
         """

@@ -75,10 +75,10 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
     If ``ax`` is given, only the loss is drawn.
 
-    The axes of steps and of losses are logarithmic. Under normalised descent that has
-    converged the axis of steps is linear, because the loss falls exponentially. If the
-    risk observes its ``excess`` over the floor, the excess is drawn instead of the
-    loss.
+    The axes of steps and of losses are logarithmic. For a run of normalised descent
+    that has converged, the axis of steps is linear, because the loss falls
+    exponentially. If the risk observes its ``excess`` over the floor, the excess is
+    drawn instead of the loss.
 
     Returns the axes of the loss.
     """
@@ -234,7 +234,8 @@ def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
     It names the numbers among the parameters of the run, its regime, and those words
     among the parameters that are not the same in all runs.
     """
-    # Pairs of the text that is drawn and of a plain text, whose characters are counted.
+    # Each pair has the text that is drawn, and a plain text whose characters are
+    # counted.
     numbers = []
     for label, value in parameters_of(run):
         symbol = style.mathematics(label.tex, label.text)
@@ -362,8 +363,8 @@ def _steps_on(run: Trajectory, ax: Axes) -> Any:
 
     On a logarithmic axis step 0 is drawn at 1/2.
     """
-    # Under normalised descent the loss falls exponentially with the step, which is a
-    # straight line over a linear axis.
+    # In normalised descent the loss falls exponentially with the step. Over a linear
+    # axis of steps this is a straight line.
     if isinstance(run.trained_by, Normalised) and run.converged:
         scale = "linear"
         first = 0.0

@@ -177,7 +177,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
             "dataset: no variable has the role 'steps', so there is nothing to draw"
         )
     for name in names:
-        # Here a number may be as large as float64 allows.
+        # Only infinite values are refused here, so the limit on the size is lifted.
         if not drawable(dataset, name, largest=np.inf).all():
             raise ValueError(
                 f"dataset: {name} is infinite; "
