@@ -55,8 +55,8 @@ def available() -> dict[str, str]:
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """Return the parameters of a figure by name, with the values that are drawn.
 
-    With ``quick`` the values are those with which drawing takes seconds. The text of
-    the papers that we worked from states no values; all are chosen here.
+    With ``quick`` the values are those with which drawing takes seconds. The texts of
+    the papers from which we worked state no values; all are chosen here.
     """
     flag("quick", quick)
     recipe = _recipe(name)

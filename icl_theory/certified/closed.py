@@ -102,7 +102,8 @@ def exact_parameters(run: Trajectory) -> ExchangeableParameters | None:
     problem = run.family
     if not isinstance(problem, Regression):
         return None
-    # Only an ExchangeableRisk without an origin was made from L and Δ alone.
+    # Only the parameters of an ExchangeableRisk without an ``origin`` follow from L and
+    # Δ.
     if not isinstance(run.risk, ExchangeableRisk) or run.risk.origin is not None:
         return None
     L = arb(problem.L)

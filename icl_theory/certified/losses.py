@@ -51,7 +51,7 @@ from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.lengths import UniformLengths
 from icl_theory.tokens.risk import TokenRisk
 
-Balls = NDArray[Any]  # of arb, the balls of flint
+Balls = NDArray[Any]  # arrays of arb, the balls of flint
 # Changes of coordinates that consist of sums and products. Their code takes arrays of
 # balls as it takes arrays of doubles.
 MAPS = (Embedding, Factored, Identity, Linear, Heads, Pair)
@@ -93,7 +93,7 @@ TINY = 1e-300
 class Query(NamedTuple):
     """A query with the U nodes of its tokens, as `moments` takes them."""
 
-    share: arb  # its probability, up to a factor that all queries share
+    share: arb  # its probability, up to a factor common to all queries
     # (U,): where the scores of the nodes stand in the flattened scores of the risk
     score_indices: NDArray[np.intp]
     probs: Balls  # of the nodes, (U,), up to a factor for each kind of tokens

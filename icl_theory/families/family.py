@@ -289,7 +289,7 @@ class Family(RuleParameters, FixedSetParameters):
                 cls.goal,
                 '("epsilon", value) or ("above", value), or None',
             )
-        annotations = inspect.get_annotations(cls)  # of this class only
+        annotations = inspect.get_annotations(cls)  # without those of base classes
         own_names = [name for name in annotations if name in declarations]
         shared = [name for name in SHARED if name not in own_names]
         inherited = [name for name in declarations if name not in {*own_names, *shared}]

@@ -473,7 +473,8 @@ class Probabilities(ParameterKind):
             raise argument_error(
                 name, value, "positive numbers that sum to 1"
             ) from None
-        # This refuses wrong values. Its result is not used, because it is normalised.
+        # This call refuses wrong values. Its result is not used, because it is
+        # normalised.
         _validate.probabilities(name, value, size)
         return tuple(map(float, value))
 
@@ -549,7 +550,7 @@ class _WithArrays(ParameterKind):
 
     def check(self, name: str, value: Any) -> Any:
         """Return an allowed value, or refuse it; ``name`` is for error messages."""
-        # Otherwise the name of a file would be refused as a misspelt word.
+        # The inherited check would refuse the name of a file as a misspelt word.
         if is_array_file(value):
             return self.value(name, value)
         return super().check(name, value)
@@ -562,7 +563,8 @@ class _WithArrays(ParameterKind):
             from icl_theory.families.array_files import read_array
 
             value = read_array(name, value, self.ndim)
-            # A number in place of an array would pass the checks below.
+            # Refuse an array without dimensions here, because it would pass the checks
+            # below.
             if value.ndim == 0:
                 raise argument_error(name, given, "a file of an array, not of a number")
         elif isinstance(value, str) or _validate.dimensions(value) == 0:
@@ -572,7 +574,7 @@ class _WithArrays(ParameterKind):
         except ValueError as error:
             if given is value:
                 raise
-            # The error shows the array. This adds the name of the file.
+            # The error shows the array, but not the file, so add its name.
             raise ValueError(f"{error} (from {given!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:

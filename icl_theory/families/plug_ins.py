@@ -336,8 +336,8 @@ def contributions(family: str, slot: str) -> tuple[Any, ...]:
 class _LoadedColumns(NamedTuple):
     """The result of loading theory columns."""
 
-    columns: TheoryColumns | None  # None if they cannot be loaded
-    messages: tuple[str, ...]  # if they cannot, a message that says why
+    columns: TheoryColumns | None  # None if the columns cannot be loaded
+    messages: tuple[str, ...]  # one, if the columns cannot be loaded
 
 
 @cache

@@ -173,7 +173,7 @@ def _of_the_core(name: str) -> type[Family]:
 class _Listed(NamedTuple):
     """Families of one origin, such as the families of plug-ins."""
 
-    families: dict[str, type[Family]]  # by name
+    families: dict[str, type[Family]]  # by the name of the family
     messages: tuple[str, ...]  # one for each family that cannot be used
 
 

@@ -234,7 +234,7 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     observed = {}
     for name, values in arrays.items():
         observed[name.removeprefix("observed_")] = values
-    # This refuses names that runs use for other entries.
+    # `named` refuses names of observations that runs use for other entries.
     observed = named(observed)
     _check_arrays(t, {"loss": loss, "states": states, **restarts, **observed})
 

@@ -74,7 +74,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 class Finding(NamedTuple):
     """A finding on a statement of a paper."""
 
-    statement: str  # its name, such as "Theorem 1"
+    statement: str  # the name of the statement, such as "Theorem 1"
     verdict: str  # the verdict for which the text was written, one of `VERDICTS`
     text: str
 

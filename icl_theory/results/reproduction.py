@@ -556,8 +556,8 @@ class _Measurements:
         if reading.figure:
             with self._left_out(f"the figure {reading.figure}"):
                 drawings.append(self._draw_figure(reading.figure))
-        # Otherwise pyplot would keep all figures, and a notebook would show them below
-        # the cell.
+        # If they were not released, pyplot would keep all figures, and a notebook would
+        # show them below the cell.
         for drawing in drawings:
             release(drawing.figure)
         return Reproduced(reading, tuple(claims), answered, tuple(drawings))

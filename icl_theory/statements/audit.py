@@ -497,7 +497,7 @@ def _seconds_of_papers(
 
 def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
     """Return the processor time that a paper's rows and questions took together."""
-    # This collects the rows and questions of the paper's readings.
+    # Make claims that hold only the rows and questions of this paper's readings.
     claims = Claims(papers=(paper,))
     names = [question.name for question in claims.questions]
     times = [seconds.of_rows.get(row, 0.0) for row in claims.rows]

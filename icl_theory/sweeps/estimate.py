@@ -21,7 +21,7 @@ from icl_theory.sweeps.sweep import Plan
 
 # Batches may be timed for this many times as long as points that are simulated one by
 # one. The time of a point falls as the batch grows, so a larger factor makes the
-# estimate more accurate, but the user waits longer for it. The value is a compromise.
+# estimate more accurate, but the user has to wait longer. The value is a compromise.
 BATCH_BUDGET = 3.0
 # A run is extrapolated as if its number of steps grew by at least this factor in the
 # second half of the time spent. With a factor of 1 the logarithm in `_remaining` would

@@ -116,8 +116,8 @@ def check_family(
     thousand checks of sound trainers exceeds, all six comparisons together. The seed is
     fixed, so a check that passes once always passes. A bias of 5.3 standard errors is
     found nine times in ten. If the losses of prompts have a standard deviation as large
-    as their mean, that is 2.1 % of the mean. Losses of 16 times larger batches must
-    scatter less than half as much.
+    as their mean, that is 2.1 % of the mean. The mean losses of batches that are 16
+    times larger must scatter less than half as much as those of these batches.
 
     If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
     are compared only at their initial parameters: by the loss, and by the squared norm
@@ -548,7 +548,7 @@ def _same_count(closed: Trajectory, exact: Trajectory) -> None:
     estimated_error = closed.error or 0.0
     allowed = math.ceil(max(0.0, estimated_error - CERTAIN_ERROR))
     if closed.steps is None or exact.steps is None:
-        # None means that the run ended above its target.
+        # A count of None means that the run ended above its target.
         agrees = closed.steps == exact.steps
     else:
         agrees = abs(closed.steps - exact.steps) <= allowed

@@ -325,8 +325,8 @@ def _independent_of_time(
             memory.shape,
         )
         # The Jacobian of a step along an eigenvector of the Hessian is a 2 × 2 matrix,
-        # for the parameter and its memory. It is computed for several products of the
-        # learning rate and an eigenvalue; here for a single one, 0.
+        # for the parameter and its memory. The method takes an array of products of the
+        # learning rate and an eigenvalue. Here the array has a single product, 0.
         rates = np.zeros(1)
         jacobian: Any = attempt("jacobian", rule.jacobian, rates, eta)
         expect(

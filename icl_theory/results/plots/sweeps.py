@@ -92,11 +92,11 @@ class PointSteps(NamedTuple):
 class Scale(NamedTuple):
     """Places of a parameter's values on an axis: logarithmic, linear, or words."""
 
-    name: str  # of the parameter
+    name: str  # the name of the parameter
     label: str
-    places: Array  # of the values, (values,); words have the places 0, 1, ...
+    places: Array  # one for each value; words are at 0, 1, ...
     kind: str  # "log", "linear" or "words"
-    words: list[str]  # of the values; empty if the axis has numbers
+    words: list[str]  # the values as texts; empty if the axis has numbers
 
     def apply(self, ax: Axes, axis: str) -> None:
         """Set up an axis, "x" or "y"."""
@@ -119,8 +119,9 @@ class Scale(NamedTuple):
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places)
         if len(places) == 1:
-            # A single cell has no neighbour. Its width is the distance of its place
-            # from 0, or 1 if this is 0.
+            # A single cell has no neighbour. Its width is the size of its place (or of
+            # the logarithm of its place, on a logarithmic axis), and 1 if this size is
+            # 0.
             gaps = np.array([abs(places[0]) or 1.0])
         before = places[0] - gaps[0]
         after = places[-1] + gaps[-1]
@@ -345,7 +346,8 @@ def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) 
         if not low < value < high:
             continue
         top.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label)
-        # One label is enough for the legend.
+        # The line in the top panel is already the entry in the legend, so these have no
+        # label.
         for ax in panels[1:]:
             ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0)
 
