@@ -33,7 +33,8 @@ from icl_theory.families.registry import COMMANDS, broken, default, families_kno
 # The commands that every family has. Without the name of a family before them, they
 # work on the default family, regression.
 OF_FAMILIES = ("simulate", "sweep")
-# Modules of the commands that are not in a module of their own name in this folder.
+# The modules of those commands that are not in the module of their own name in this
+# folder.
 MODULES = {
     "table": "icl_theory.cli.sweep",
     "report": "icl_theory.cli.pages",

@@ -438,7 +438,8 @@ def within(
     for group, point in enumerate(first_points.tolist()):
         settings = {name: np.asarray(points[name][point]).item() for name in varied}
         is_covered[group] = scope.covers(_rule_or_none(shared | settings), method)
-    # Some versions of NumPy return the groups with a second axis.
+    # Some versions of NumPy return the groups with a second axis, which ravel()
+    # removes.
     return is_covered[group_of_point.ravel()]
 
 

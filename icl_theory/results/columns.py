@@ -1,4 +1,4 @@
-"""What the attributes of a sweep's dataset say about its parameters and quantities.
+"""The parameters and quantities of a sweep, read from the attributes of its dataset.
 
 The dimensions of the dataset are the swept parameters, and its variables are the
 quantities. The attribute ``role`` of a quantity says how tables and figures use it:

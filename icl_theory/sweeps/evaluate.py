@@ -193,8 +193,8 @@ def evaluate(
 def _keep_freed(size: int) -> None:
     """Let glibc keep freed memory for later arrays of up to ``size`` bytes.
 
-    Otherwise it returns the memory of each tile to the system, and must get it again
-    for the next tile.
+    By default glibc returns the memory of each tile to the system, and must get it
+    again for the next tile.
     """
     # glibc learns from the size of an array that is freed. This one is freed at once,
     # and takes no memory, because nothing is written to it.

@@ -521,7 +521,8 @@ def _closed_form(
         **goal,
         rule=rule,
         method="exact",
-        # Two more steps than the closed form, which may be a step or two too short.
+        # Take two more steps than the closed form, whose count may be too small by one
+        # or two.
         steps=min(max(last, 1) + 2, exact_steps),
     )
     within = exact.t[exact.t <= last]

@@ -77,7 +77,7 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
         subject = f"row {getattr(row, '__name__', row)}"
         claim: Any = attempt(subject, row, True)
         expect(isinstance(claim, Claim), subject, "a Claim", claim)
-        # The cells of the row's table line: this computes the verdict.
+        # Making the cells for the table computes the verdict, which may raise an error.
         attempt(subject, claim.cells)
     for name, question in claims.questions:
         answer: Any = attempt(f"question {name}", question, True)
@@ -288,7 +288,7 @@ def _update(problem: Family, run: Trajectory) -> None:
 
 
 def _claims(claims: Claims, run: Trajectory) -> None:
-    """Check the statements of the claims on a run, the names of questions, and papers.
+    """Check the claims: statements on a run, the names of questions, and the papers.
 
     Rows and questions, which measure for longer, are left to `check_claims`.
     """

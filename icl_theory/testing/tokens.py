@@ -100,8 +100,8 @@ def _small_size(risk: TokenRisk, most_prompts: int) -> tuple[list[int], int]:
     """Return how many nodes each kind keeps, and the largest number of its tokens.
 
     First choose the numbers of nodes, so that there are at most ``most_prompts``
-    prompts with one token of each kind. Then choose the largest number of tokens for
-    which there are still at most so many prompts.
+    prompts with one token of each kind. Then choose the largest number of tokens that
+    keeps the number of prompts within this limit.
     """
     length_count = len(_lengths(risk))
     node_counts = [min(len(kind.probs), MOST_NODES_OF_KIND) for kind in risk.kinds]
