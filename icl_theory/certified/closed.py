@@ -140,8 +140,8 @@ def closed_forms(
 def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[ClosedForm]:
     """Yield the number of steps of descent from a diagonal start.
 
-    A gradient flow and a run without a target have no such number. Neither has a run
-    that did not reach its target or began at it.
+    There is no such number for a gradient flow, for a run without a target, and for a
+    run that began at its target or did not reach it.
     """
     is_diagonal = risk.start.ndim == 1
     # ``run.steps`` is None if the target was not reached, and 0 if the run began at it.
@@ -497,7 +497,7 @@ def _single_step(u: arb, c: arb) -> Leap:
 
 
 def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Leap:
-    """Take many steps at once within the head or the tail, and one between them.
+    """Take many steps at once within the head or the tail, and a single step elsewhere.
 
     Head and tail are where p, which is c a or c s², is at most ``small``.
     """

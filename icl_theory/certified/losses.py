@@ -324,9 +324,9 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
 class _Groups(NamedTuple):
     """The groups of features of a risk."""
 
-    # Row g, for a query of group g: the indices, in the flattened scores of the risk,
-    # of the score of the query's feature, and then of those of the G groups,
-    # (G, G + 1).
+    # Row g, (G + 1,), is for a query of group g. It says where scores stand in the
+    # flattened scores of the risk: first the score of the query's feature, then the
+    # scores of the G groups.
     score_indices: Any
     sizes: Array  # features in each group, (G,)
     variogram: Balls  # between features of two groups, (G, G)
@@ -365,7 +365,7 @@ def moments(
     squared_errors: Balls,
     counts: Sequence[TokenCount],
 ) -> tuple[arb, Balls]:
-    """Return the loss of a query over U nodes and its gradient in their scores, (U,).
+    """Return the loss of a query, and its gradient in the scores of the U nodes, (U,).
 
     Parameters
     ----------
@@ -544,9 +544,9 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
     # The nodes on the left of x add at most t² to S^-2. This is below e^-nats if ln t =
-    # x - e^-x <= -nats/2. It is so at x = -ln(nats/2), where e^-x alone is nats/2.
+    # x - e^-x <= -nats/2. This holds at x = -ln(nats/2), where e^-x alone is nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
-    # At the last x, ln t = x - e^-x must be at least log_t1. It is so at x = log_t1 +
+    # At the last x, ln t = x - e^-x must be at least log_t1. This holds at x = log_t1 +
     # e^-log_t1. This x is rounded as a double, so one node more than needed is taken.
     # (The end of a range is not part of it.)
     end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2

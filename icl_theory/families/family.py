@@ -1030,7 +1030,7 @@ def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> N
             )
         declared = family.parameters()[name]
         # check_all looks only at the extremes of an array of numbers. It would check
-        # every entry of an array of words, so it gets each word once.
+        # every entry of an array of words, so pass it each word only once.
         if declared.kind.numeric:
             declared.check_all(values)
         else:

@@ -93,7 +93,7 @@ def _schedule(name: str, value: Any) -> Any:
 
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
-    """Declare the update rule as a field of a family that has its own default.
+    """Declare the update rule of a family, with a default chosen for this family.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
     -------
     dataclasses.Field
         The field ``rule``, for the body of a `Family`. All other settings of the rule
-        stay those of `RuleParameters`.
+        are declared by `RuleParameters`.
     """
     kind = RuleKind(words=tuple(RULES))
     instance("meaning", meaning, str, "a text")
@@ -314,7 +314,7 @@ def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) ->
 def _fields_of(rule: Rule) -> set[str]:
     """Return the names of a rule's settings.
 
-    A rule that is not a dataclass, as another package may define it, has none.
+    A rule of another package need not be a dataclass. Then it has none.
     """
     if not dataclasses.is_dataclass(rule):
         return set()

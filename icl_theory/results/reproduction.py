@@ -581,7 +581,7 @@ class _Measurements:
         return self._drawings[name]
 
     def _left_out(self, part: str) -> AbstractContextManager[None]:
-        """Return a context that turns an error in it into a message about ``part``."""
+        """Return a context that turns errors in it into messages about ``part``."""
         return left_out(f"{part} of the paper {self.paper.name}", self.failures)
 
 

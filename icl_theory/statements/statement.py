@@ -36,8 +36,8 @@ class BoundCheck(NamedTuple):
     Attributes
     ----------
     name, source, statement : str
-        Its name, its source (the paper and the number in it, or "this package"), and
-        its words.
+        The statement's name, source (the paper and the number in it, or "this package")
+        and words.
     kind : {"identity", "upper", "lower", "two-sided", "order-wise"}
         The relation between ``measured`` and ``bound`` that the statement asserts.
     measured : float or None

@@ -301,7 +301,7 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     params_before = params.copy()
     loss, gradient = evaluated(risk, params, step, where)
     expect_same(params_before, params, f"parameters after evaluate at {where}")
-    # A copy, because a risk might write its next gradient into the same array.
+    # Keep a copy, because a risk might write its next gradient into the same array.
     gradient = np.array(gradient)
     loss_again, gradient_again = evaluated(risk, params, step, where)
     expect_same(loss, loss_again, f"loss at {where}, evaluated twice")
@@ -563,7 +563,7 @@ class GradientCheck:
         self.tolerance = tolerance
         self.blurred = blurred
         loss, gradient = evaluated(risk, params, step, where)
-        # A copy, because a risk might write its next gradient into the same array.
+        # Keep a copy, because a risk might write its next gradient into the same array.
         self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
         # The rounding error of a difference at the smallest width. It is not a sign of
@@ -741,7 +741,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
     if gradients is None:
         return
     for where, params in places.items():
-        # All columns, in another order, and one of them twice.
+        # Take all columns in another order, and one of them twice.
         places_of_columns = np.append(np.arange(params.shape[1])[::-1], 0)
         columns: Any = attempt(
             "column_gradients",

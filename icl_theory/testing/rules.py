@@ -133,7 +133,7 @@ def check_rule(
     none of its arguments. A step that is repeated, in any order and also by a copy of
     the rule by pickle, returns the same bits as the first time. So a rule fails if it
     keeps something in itself instead of in the memory that it returns. If the rule says
-    that runs may skip steps (``Rule.skippable``), its steps do not depend on their
+    that runs may skip steps (``Rule.skippable``), its steps do not depend on the step
     number. Training by the engine gives the parameters of a loop over ``step`` at every
     step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule
     says that it commutes with reductions (``Rule.reducible``), one number that stands
@@ -310,7 +310,7 @@ def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None
 def _independent_of_time(
     rule: Rule, risk: Risk, eta: float, states: list[RuleState]
 ) -> None:
-    """Check that a rule whose runs may skip steps does not depend on their numbers.
+    """Check that a rule whose runs may skip steps ignores the step number.
 
     Its memory must be empty or have the shape of the parameters. With a memory, the
     rule must have a Jacobian, from which skipping computes many steps at once.
