@@ -566,8 +566,8 @@ def deficit(K: int, power: int) -> arb:
     """
     if K == 2 and power == 0:
         return arb(1) / 2
-    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² is below 0.62 for all s below ``low``,
-    # so there is no solution there.
+    # For all s below ``low``, s² Φ is less than ½ + 2 s + 3 s² |ln s| + (K + 3) s², and
+    # this sum is below 0.62. A solution needs s² Φ >= 1, so there is none.
     low = 1 / (16 * arb(K).sqrt()).upper()
     high = 1 - 1 / arb(K)  # the deficit at the start, where Φ = 0
     # The zeros are in order, so the least s is the first one.

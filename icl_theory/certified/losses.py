@@ -15,10 +15,10 @@ weights. A gradient also has means of quotients by S³. Both come from
     S^-n = 1/(Γ(n) S̄^n) ∫ (1 + e^-x) t^n e^(-σ t) dx,  t = e^(x - e^-x),  σ = S/S̄,
 
 for any number S̄ > 0. The trapezoid rule in x with the step h has an error that is
-proved (docs/proved.md, "The integral over tokens"). Its bound has three parts: for the
-discretisation, which contains a number θ; for the nodes that are left out on the left;
-and for the nodes that are left out on the right, beyond t = t1, which contains a number
-δ. E is the mean over prompts.
+proved (docs/proved.md, "The integral over tokens"). The bound on the error has three
+parts. The first is for the discretisation, and contains a number θ. The second is for
+the nodes that are left out on the left. The third is for the nodes that are left out on
+the right, beyond t = t1, and contains a number δ. E is the mean over prompts.
 """
 
 from __future__ import annotations

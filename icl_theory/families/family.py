@@ -509,11 +509,9 @@ class Family(RuleParameters, FixedSetParameters):
             default. Points whose ``loss`` is NaN are simulated one by one. If the
             result is None, all points are simulated one by one.
 
-        Notes
-        -----
-        To choose the size of its chunks, a sweep first finds out which points can be
-        computed together: it calls this method with 0 as ``max_steps``, and uses only
-        ``method`` and whether ``loss`` is NaN.
+        Notes ----- To choose the size of its chunks, a sweep first finds out which
+        points can be computed together. It calls this method with 0 as ``max_steps``,
+        and looks only at ``method`` and at which entries of ``loss`` are NaN.
 
         A sweep passes only parameters that it has checked. For any other caller,
         ``check_points`` checks them.

@@ -86,10 +86,10 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     at a fixed learning rate these limits are -2 and 0. The error of the point combines
     the difference between linear and cubic interpolation, the difference from the
     result with every other point of the grid, and the rounding of steps to integers. It
-    is an error of the logarithm: the point lies between
-    ``measured / (1 + error / measured)`` and ``measured + error``. Points within 2 % of
-    each other are thinned out: if there are few steps, their number jumps by one from
-    point to point, and a jump between near points would look like the transition.
+    is an error of the logarithm: the point lies between ``measured / (1 + error /
+    measured)`` and ``measured + error``. Points within 2 % of each other are thinned
+    out. If there are few steps, their number jumps by one between near points, and such
+    a jump would look like the transition.
 
     Parameters
     ----------

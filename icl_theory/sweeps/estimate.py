@@ -270,6 +270,6 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
     # The step that the run had reached after half of the time.
     step_at_half = next(step for clock, step in moments if clock - start >= spent / 2)
     growth = max(taken / max(step_at_half, 1), LEAST_GROWTH)
-    # n grows by the factor ``growth`` in every half of the time spent, so that it grows
-    # by last / taken in log(last / taken) / log(growth) such halves.
+    # In each period of half the time spent, n grows by the factor ``growth``. So it
+    # grows by the factor last / taken in log(last / taken) / log(growth) such periods.
     return 0.5 * spent * math.log(last / taken) / math.log(growth)

@@ -112,12 +112,13 @@ def check_family(
 
     The trainer's 64 batches of 1024 give mean losses and mean gradients along the exact
     gradient and a random direction, at both ends of the run. Each is compared with its
-    exact value by Student's t with 63 degrees of freedom, at a limit that one in a
-    thousand checks of sound trainers exceeds, all six comparisons together. The seed is
-    fixed, so a check that passes once always passes. A bias of 5.3 standard errors is
-    found nine times in ten. If the losses of prompts have a standard deviation as large
-    as their mean, that is 2.1 % of the mean. The mean losses of batches that are 16
-    times larger must scatter less than half as much as those of these batches.
+    exact value by Student's t with 63 degrees of freedom. The limit is such that one in
+    a thousand checks of sound trainers fails, with all six comparisons together. The
+    seed is fixed, so a check that passes once always passes. A bias of 5.3 standard
+    errors is found nine times in ten. If the losses of prompts have a standard
+    deviation as large as their mean, that is 2.1 % of the mean. The mean losses of
+    batches that are 16 times larger must scatter less than half as much as those of
+    these batches.
 
     If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
     are compared only at their initial parameters: by the loss, and by the squared norm

@@ -70,14 +70,14 @@ CLOSE = 1e-12
 # off by far more.
 CLOSE_AT_ONCE = 1e-9
 # A Hessian product may be off by the error of the differences with which it is
-# compared, plus two shares: the first of the largest entry of the product, and the
-# second, for rounding, of the largest entry of the gradient. By default a product is
+# compared, plus the first of these shares of its largest entry, plus the second of the
+# largest entry of the gradient. The second allows for rounding. By default a product is
 # itself a difference of gradients, so the tolerance is larger than that of gradients.
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
-# The gradient has a jump, as at a kink, if it changes by more than the share KINK_JUMP
-# of itself within a distance of the share KINK_DISTANCE of the largest parameter. A
-# smooth gradient changes over this distance by a similarly small share of itself.
+# The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP
+# times its size over a distance of KINK_DISTANCE times the largest parameter. A smooth
+# gradient changes over this distance by a similarly small share of itself.
 KINK_JUMP = 1e-4
 KINK_DISTANCE = 1e-9
 # To name the wrong entry of a gradient, all entries are checked one by one, if there
