@@ -342,7 +342,7 @@ def _answer(
 
 
 def _is_sharp(ball: Any, least_bits: int = FEWEST_CORRECT_BITS) -> bool:
-    """Whether a number of steps is one integer, or another number has enough bits.
+    """Whether a number of steps is one integer, or another quantity has enough bits.
 
     ``least_bits`` is the smallest number of correct bits.
     """

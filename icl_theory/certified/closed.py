@@ -525,7 +525,7 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
     steps_to_end = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
     if steps_to_end is None:
         raise ArithmeticError("the steps are not counted")
-    # Two steps fewer, so that the iterate certainly lies before the end.
+    # Take two steps fewer, so that the iterate certainly lies before the end.
     steps = int(steps_to_end) - 2
     if steps <= 0:
         return None

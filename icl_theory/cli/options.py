@@ -101,7 +101,7 @@ def options_of(
     for name, declared in family.parameters().items():
         if not declared.kind.text:
             continue
-        # The family's defaults apply if an option is not given: it is then None.
+        # An option that is not given is None, and the family's default then applies.
         panel = _panel(name)
         option = typer.Option(
             flag(name),

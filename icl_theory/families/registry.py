@@ -79,7 +79,7 @@ def default() -> type[Family]:
 def find(name: str) -> type[Family]:
     """Return the family that has the given name.
 
-    The family may also be a related one, in the slot ``commands`` of another family.
+    The name may also be that of a related family, in the slot ``commands`` of another.
     """
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")

@@ -177,7 +177,7 @@ def evaluate(
         # Ctrl-C, cancels the chunks that have not started.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
             for chunk, computed, may_be_stored in chunks:
-                # The result has the columns that reading the storage will give.
+                # The result has the same columns as a later reading of the store.
                 values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)

@@ -70,9 +70,9 @@ CLOSE = 1e-12
 # off by far more.
 CLOSE_AT_ONCE = 1e-9
 # A Hessian product may be off by the error of the differences with which it is
-# compared, plus the first of these shares of its largest entry, plus the second of the
-# largest entry of the gradient. The second allows for rounding. By default a product is
-# itself a difference of gradients, so the tolerance is larger than that of gradients.
+# compared, plus HESSIAN_TOLERANCE times its largest entry and, for rounding,
+# GRADIENT_SHARE times the largest entry of the gradient. By default a product is itself
+# a difference of gradients, so the tolerance is larger than that of gradients.
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
 # The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP

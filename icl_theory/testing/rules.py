@@ -188,7 +188,8 @@ def check_rule(
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     bowls_only = risk is None
     risk = QuarticBowl() if risk is None else risk
-    # A ValueError if the risk is a reduction and the rule does not commute with it.
+    # Raise a ValueError if the risk is a reduction and the rule does not commute with
+    # it.
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
     if rule.horizon is not None:
