@@ -233,7 +233,7 @@ def _status(runs: list[Trajectory]) -> int:
 def _has_failed(run: Trajectory) -> bool:
     """Whether a run diverged, or has a target and did not reach it."""
     has_target = run.epsilon > 0.0  # epsilon is 0 if no target is set
-    # These runs stopped because the loss or the parameters were no longer finite.
+    # These stops mean that the loss or the parameters are no longer finite.
     has_diverged = run.stop in (Stop.LOSS, Stop.PARAMETERS)
     return has_diverged or (has_target and not run.converged)
 

@@ -188,8 +188,7 @@ def check_rule(
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     bowls_only = risk is None
     risk = QuarticBowl() if risk is None else risk
-    # Raise a ValueError if the risk is a reduction and the rule does not commute with
-    # it.
+    # Refuse a risk that is a reduction if the rule does not commute with reductions.
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
     if rule.horizon is not None:
