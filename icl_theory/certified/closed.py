@@ -65,7 +65,7 @@ LONGEST_PROMPT = 1000
 
 
 class ExchangeableParameters(NamedTuple):
-    """The parameters of the exchangeable map, exactly."""
+    """The exact parameters of the exchangeable map."""
 
     gamma: arb  # γ = L²Δ²/2
     speed: arb  # 1, or Δ⁴/4 in embedding coordinates

@@ -460,7 +460,7 @@ class _TotalWeight(NamedTuple):
     counts: Sequence[TokenCount]
 
     def mean_exponential(self, s: arb) -> arb:
-        """E e^(-s S) over prompts: a product of generating functions."""
+        """The mean of e^(-s S) over prompts: a product of generating functions."""
         # (U, 1): `_powers` takes an array of values of s, here of a single one.
         mass = (self.probs * np.exp(-s * self.weight))[:, None]
         mean = arb(1)

@@ -175,7 +175,7 @@ def help_text(declared: Parameter) -> str:
         text += f" ({declared.kind.allowed})"
     if declared.kind.arrays:
         text += f"; an array from a file ({', '.join(ENDINGS)})"
-    # In brackets stands the default, or the word "required".
+    # The default, or the word "required", stands in brackets.
     value = "required" if declared.required else declared.default
     if isinstance(value, tuple):
         # A list is written with commas, as on the command line.

@@ -127,9 +127,9 @@ def _problems(
 ) -> dict[str, Family]:
     """Return the problems to simulate, by their labels.
 
-    ``options`` has the texts of the options that are given, by the parameter. If one of
-    them is ``all``, the labels are the words of this parameter. Otherwise there is one
-    problem, with the label "".
+    ``options`` has the texts of the options that are given, by the name of the
+    parameter. If one of them is ``all``, the labels are the words of this parameter.
+    Otherwise there is one problem, with the label "".
     """
     declared = family.parameters()
     compared = _compared_parameters(declared, options)

@@ -229,8 +229,8 @@ def _transition_at(
     spline = _spline_crossing(log_x, progress, linear)
     interpolation_error = abs(spline - linear)
     # The error of centred differences is quadratic in the spacing. With only every
-    # other point it is four times as large. The result then differs from the result of
-    # all points by three times the error of the latter.
+    # other point it is four times as large. So the two results differ by three times
+    # the error of the result with all points.
     differences = []
     for every_other in (slice(0, None, 2), slice(1, None, 2)):
         nearest = _nearest_crossing(values[every_other], T[every_other], limits, linear)

@@ -62,8 +62,8 @@ WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 # The relative rounding of a loss or a gradient: about 50 times that of a float64, since
 # both are sums.
 ROUNDING = 1e-14
-# The largest relative difference between two values of a loss or of a gradient that are
-# sums of the same numbers in different orders.
+# Two values of a loss or of a gradient may differ by this share if they are sums of the
+# same numbers in different orders.
 CLOSE = 1e-12
 # The largest relative difference between gradients at many points at once and at each
 # point alone. The value is not derived: rounding is far smaller, and a wrong formula is

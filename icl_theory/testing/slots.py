@@ -99,7 +99,7 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
 
 
 def _lazy_slots(family: type[Family]) -> None:
-    """Load the slots that are only loaded when they are used.
+    """Load the slots that are loaded at their first use, to find those that fail.
 
     A `LazySlot` names the place of its value, ``"package.module:NAME"``. A plain
     attribute access loads it, and raises an error if nothing is there.
