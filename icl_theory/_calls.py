@@ -74,8 +74,8 @@ def _call(
             continue
         # `...` equals no argument, so an argument without a default is always written.
         default = declared[key].default if key in declared else ...
-        # Most arguments that are defaults are the same object, and need not be written
-        # to be recognised.
+        # Most arguments that equal their default are the same object as the default.
+        # They are recognised without being written.
         if given[key] is default:
             continue
         text = _written(given[key])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Recipe = str | os.PathLike[str] | Callable[..., Any]
 # The endings of the files that are written for each figure.
 ENDINGS = (".pdf", ".png")
-# A film of the default number of frames takes five seconds.
+# A film of the default number of frames plays for five seconds.
 FRAMES_PER_SECOND = 12
 FILM_DOTS_PER_INCH = 120
 
@@ -55,8 +55,8 @@ def available() -> dict[str, str]:
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """Return the parameters of a figure by name, with the values that are drawn.
 
-    With ``quick`` the values are those with which drawing takes seconds. The text of
-    the papers that we worked from states no values; all are chosen here.
+    With ``quick`` the values are those with which drawing takes seconds. The texts of
+    the papers from which we worked state no values; all are chosen here.
     """
     flag("quick", quick)
     recipe = _recipe(name)

@@ -80,7 +80,7 @@ def blocks(rows: int, columns: int, numbers: int) -> list[slice]:
 def keep_freed() -> None:
     """Let the C library keep freed memory for later arrays.
 
-    Otherwise it returns freed arrays of 128 kB or more to the system. In a loop that
+    By default it returns freed arrays of 128 kB or more to the system. In a loop that
     makes many such arrays, allocating them again takes as long as the arithmetic.
     """
     # glibc learns from the size of an array that is freed: from then on it keeps freed

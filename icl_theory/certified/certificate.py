@@ -36,7 +36,7 @@ FEWEST_CORRECT_BITS = 24
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A quantity, the interval that is proved to hold it, and what the proof rests on.
+    """A quantity, an interval that provably contains it, and what the proof rests on.
 
     Attributes
     ----------
@@ -342,7 +342,7 @@ def _answer(
 
 
 def _is_sharp(ball: Any, least_bits: int = FEWEST_CORRECT_BITS) -> bool:
-    """Whether a number of steps is one integer, or another number has enough bits.
+    """Whether a number of steps is one integer, or another quantity has enough bits.
 
     ``least_bits`` is the smallest number of correct bits.
     """

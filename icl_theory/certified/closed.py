@@ -40,8 +40,8 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 # 5e-10 of a step at most, and up to some 1000 steps between head and tail have to be
 # taken one by one. A smaller limit lessens the doubt and takes more steps.
 SMALL = 1.0 / 128.0
-# P, the radius of a circle in the complex plane of p. From the largest |r| on it, M, it
-# follows that |r| <= M (p/P)^7.
+# P, the radius of a circle in the complex plane of p. If M is the largest |r| on this
+# circle, then |r| <= M (p/P)^7 at each p from 0 to P.
 RADIUS = 0.5
 # Bounds on M in the head, "a", and in the tail, "s"; scripts/proofs.py proves them.
 LARGEST = {"a": 0.8, "s": 20.0}
@@ -65,7 +65,7 @@ LONGEST_PROMPT = 1000
 
 
 class ExchangeableParameters(NamedTuple):
-    """The parameters of the exchangeable map, exactly."""
+    """The exact parameters of the exchangeable map."""
 
     gamma: arb  # γ = L²Δ²/2
     speed: arb  # 1, or Δ⁴/4 in embedding coordinates
@@ -102,7 +102,8 @@ def exact_parameters(run: Trajectory) -> ExchangeableParameters | None:
     problem = run.family
     if not isinstance(problem, Regression):
         return None
-    # Only an ExchangeableRisk without an origin was made from L and Δ alone.
+    # Only the parameters of an ExchangeableRisk without an ``origin`` follow from L and
+    # Δ.
     if not isinstance(run.risk, ExchangeableRisk) or run.risk.origin is not None:
         return None
     L = arb(problem.L)
@@ -139,8 +140,8 @@ def closed_forms(
 def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[ClosedForm]:
     """Yield the number of steps of descent from a diagonal start.
 
-    A gradient flow and a run without a target have no such number. Neither has a run
-    that did not reach its target or began at it.
+    There is no such number for a gradient flow, for a run without a target, and for a
+    run that began at its target or did not reach it.
     """
     is_diagonal = risk.start.ndim == 1
     # ``run.steps`` is None if the target was not reached, and 0 if the run began at it.
@@ -184,8 +185,9 @@ def _infinite_prompt_forms(
     # All closed forms share these numbers, so they get more bits than any form needs.
     with ctx.workprec(EXACT):
         c = run.eta * speed * gamma * K / arb(K - 1) ** 2
-        # s √(2γ) at the loss ε = ½ γ K/(K-1) s². It does not contain γ, because the
-        # crossovers below are values of L, on which γ depends.
+        # The deficit s at the loss ε = ½ γ K/(K-1) s², multiplied by √(2γ). This
+        # product does not contain γ. The crossovers need such a form, because they are
+        # values of L, on which γ depends.
         scaled_deficit = (4 * arb(epsilon) * (K - 1) / K).sqrt()
         # At step 0 the deficit is s = (K - 1)/K, and the loss ½ γ (K - 1)/K.
         starts_at_goal = 2 * arb(epsilon) * K >= gamma * (K - 1)
@@ -453,11 +455,11 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     # The head ends where p = c a exceeds small, or a exceeds 1/3. If small is 0, no
     # comparison with this gap is True, so that there is no head.
     head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
-    # Balls only grow in single steps. Balls wider than a step at the goal leave several
-    # integers possible, however many more steps are taken. If rounding exceeds the
-    # steps, the goal would never be reached. So if all steps are single, balls wider
-    # than a step at the goal, c a s², are refused. If most steps are leapt over, only
-    # balls wider than 1 are refused, a generous bound.
+    # Balls get wider only in single steps. Balls wider than a step at the goal leave
+    # several integers possible, however many more steps are taken. If rounding exceeds
+    # the steps, the goal would never be reached. So if all steps are single, balls
+    # wider than a step at the goal, c a s², are refused. If most steps are leapt over,
+    # only balls wider than 1 are refused, a generous bound.
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     taken = 0
     undecided = 0
@@ -495,7 +497,7 @@ def _single_step(u: arb, c: arb) -> Leap:
 
 
 def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Leap:
-    """Take many steps at once within the head or the tail, and one between them.
+    """Take many steps at once within the head or the tail, and a single step elsewhere.
 
     Head and tail are where p, which is c a or c s², is at most ``small``.
     """
@@ -523,7 +525,7 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
     steps_to_end = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
     if steps_to_end is None:
         raise ArithmeticError("the steps are not counted")
-    # Two steps fewer, so that the iterate certainly lies before the end.
+    # Take two steps fewer, so that the iterate certainly lies before the end.
     steps = int(steps_to_end) - 2
     if steps <= 0:
         return None
@@ -540,8 +542,9 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
 def phase_one_lies_between(K: int, c: arb) -> bool:
     """Whether both bounds on the end T of Phase I are proved for all c of a ball.
 
-    They are (F(1/3) - F(1/K))/c <= T <= 3K²/(2ηγ) + ln(K/3) + 2, with F of `flow_time`.
-    A larger c never takes more steps (docs/proved.md), so the ends of the ball decide.
+    The bounds are (F(1/3) - F(1/K))/c <= T <= 3K²/(2ηγ) + ln(K/3) + 2, with F of
+    `flow_time`. A larger c never takes more steps (docs/proved.md), so the ends of the
+    ball decide.
     """
     # Phase I ends at the deficit 1/2.
     fewest = steps_to(K, c.upper(), s=arb(1) / 2)
@@ -563,8 +566,8 @@ def deficit(K: int, power: int) -> arb:
     """
     if K == 2 and power == 0:
         return arb(1) / 2
-    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² is below 0.62 for all s below ``low``,
-    # so there is no solution there.
+    # For all s below ``low``, s² Φ is less than ½ + 2 s + 3 s² |ln s| + (K + 3) s², and
+    # this sum is below 0.62. A solution needs s² Φ >= 1, so there is none.
     low = 1 / (16 * arb(K).sqrt()).upper()
     high = 1 - 1 / arb(K)  # the deficit at the start, where Φ = 0
     # The zeros are in order, so the least s is the first one.
@@ -622,7 +625,7 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
         for probability, n, M, y in present:
             squares = (M * w * w * y + n * variance) / (n + M * w) ** 2
             total = total + probability * squares
-        # For n = 0, (M w² y)/T² is y/N.
+        # The term n = 0 is M w² y/T² = y/N, because M = N and T = N w.
         return (absent.probability * absent.y / N + total) / 2
 
     # With N = 1 the only token has all attention, and the loss is the same for all w.

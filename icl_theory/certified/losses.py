@@ -15,10 +15,10 @@ weights. A gradient also has means of quotients by S³. Both come from
     S^-n = 1/(Γ(n) S̄^n) ∫ (1 + e^-x) t^n e^(-σ t) dx,  t = e^(x - e^-x),  σ = S/S̄,
 
 for any number S̄ > 0. The trapezoid rule in x with the step h has an error that is
-proved (docs/proved.md, "The integral over tokens"). Its bound has three parts: for the
-discretisation, which contains a number θ; for the nodes that are left out on the left;
-and for the nodes that are left out on the right, beyond t = t1, which contains a number
-δ. E is the mean over prompts.
+proved (docs/proved.md, "The integral over tokens"). The bound on the error has three
+parts. The first is for the discretisation, and contains a number θ. The second is for
+the nodes that are left out on the left. The third is for the nodes that are left out on
+the right, beyond t = t1, and contains a number δ. E is the mean over prompts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.lengths import UniformLengths
 from icl_theory.tokens.risk import TokenRisk
 
-Balls = NDArray[Any]  # of arb, the balls of flint
+Balls = NDArray[Any]  # arrays of arb, the balls of flint
 # Changes of coordinates that consist of sums and products. Their code takes arrays of
 # balls as it takes arrays of doubles.
 MAPS = (Embedding, Factored, Identity, Linear, Heads, Pair)
@@ -85,16 +85,16 @@ FEWEST_BITS = 8
 # Losses and gradients up to this size count as zero when the precision is chosen. The
 # ratio of two larger ones does not overflow.
 SMALLEST_SIZE = 1e-200
-# Stands for the largest entry of the error forms if all are zero, which has no
-# logarithm.
+# If all entries of the error forms are zero, this number stands for the largest one,
+# because zero has no logarithm.
 TINY = 1e-300
 
 
 class Query(NamedTuple):
     """A query with the U nodes of its tokens, as `moments` takes them."""
 
-    share: arb  # its probability, up to a factor that all queries share
-    # (U,): the indices, in the flattened scores of the risk, of the nodes' scores
+    share: arb  # its probability, up to a factor common to all queries
+    # (U,): where the scores of the nodes stand in the flattened scores of the risk
     score_indices: NDArray[np.intp]
     probs: Balls  # of the nodes, (U,), up to a factor for each kind of tokens
     form: Balls  # C, the mean products of the errors of two tokens, (U, U)
@@ -324,9 +324,9 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
 class _Groups(NamedTuple):
     """The groups of features of a risk."""
 
-    # Row g, for a query of group g: the indices, in the flattened scores of the risk,
-    # of the score of the query's feature, and then of those of the G groups,
-    # (G, G + 1).
+    # Row g, (G + 1,), is for a query of group g. It says where scores stand in the
+    # flattened scores of the risk: first the score of the query's feature, then the
+    # scores of the G groups.
     score_indices: Any
     sizes: Array  # features in each group, (G,)
     variogram: Balls  # between features of two groups, (G, G)
@@ -365,7 +365,7 @@ def moments(
     squared_errors: Balls,
     counts: Sequence[TokenCount],
 ) -> tuple[arb, Balls]:
-    """Return the loss of a query over U nodes and its gradient in their scores, (U,).
+    """Return the loss of a query, and its gradient in the scores of the U nodes, (U,).
 
     Parameters
     ----------
@@ -460,7 +460,7 @@ class _TotalWeight(NamedTuple):
     counts: Sequence[TokenCount]
 
     def mean_exponential(self, s: arb) -> arb:
-        """E e^(-s S) over prompts: a product of generating functions."""
+        """The mean of e^(-s S) over prompts: a product of generating functions."""
         # (U, 1): `_powers` takes an array of values of s, here of a single one.
         mass = (self.probs * np.exp(-s * self.weight))[:, None]
         mean = arb(1)
@@ -472,7 +472,7 @@ class _TotalWeight(NamedTuple):
 
 
 def least(holds: Callable[[int], bool], end: int) -> int:
-    """Return the least k >= 0 for which a condition holds, or ``end`` if none is below.
+    """Return the least k in 0 ... ``end`` - 1 for which a condition holds, or ``end``.
 
     A condition that holds for some k must hold for all larger k, too.
     """
@@ -482,7 +482,7 @@ def least(holds: Callable[[int], bool], end: int) -> int:
 
 
 def _inverse_scale(total_weight: _TotalWeight) -> arb:
-    """Return 1/S̄ for the least power of 2, S̄, with E e^σ < e, where σ = S/S̄."""
+    """Return 1/S̄ for the least power S̄ of 2 with E e^σ < e^NATS, where σ = S/S̄."""
 
     def is_large_enough(k: int) -> bool:
         mean_growth = total_weight.mean_exponential(-(arb(2) ** -k))
@@ -544,9 +544,9 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
     # The nodes on the left of x add at most t² to S^-2. This is below e^-nats if ln t =
-    # x - e^-x <= -nats/2. It is so at x = -ln(nats/2), where e^-x alone is nats/2.
+    # x - e^-x <= -nats/2. This holds at x = -ln(nats/2), where e^-x alone is nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
-    # At the last x, ln t = x - e^-x must be at least log_t1. It is so at x = log_t1 +
+    # At the last x, ln t = x - e^-x must be at least log_t1. This holds at x = log_t1 +
     # e^-log_t1. This x is rounded as a double, so one node more than needed is taken.
     # (The end of a range is not part of it.)
     end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2

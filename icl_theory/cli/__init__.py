@@ -33,7 +33,8 @@ from icl_theory.families.registry import COMMANDS, broken, default, families_kno
 # The commands that every family has. Without the name of a family before them, they
 # work on the default family, regression.
 OF_FAMILIES = ("simulate", "sweep")
-# Modules of the commands that are not in a module of their own name in this folder.
+# The modules of those commands that are not in the module of their own name in this
+# folder.
 MODULES = {
     "table": "icl_theory.cli.sweep",
     "report": "icl_theory.cli.pages",
@@ -45,8 +46,9 @@ MODULES = {
 class _Commands(Mapping[str, Any]):
     """Commands by name, each made when it is first needed.
 
-    So a command line loads the modules of its own command, and few others. ``names``
-    returns the names of all commands, and ``make`` makes the command of a name.
+    Therefore a command line loads little more than the modules of its own command.
+    ``names`` returns the names of all commands, and ``make`` makes the command of a
+    name.
     """
 
     def __init__(
@@ -249,7 +251,8 @@ def _run(arguments: list[str]) -> Any:
         return program(
             args=arguments,
             prog_name=PROGRAM,
-            # Otherwise typer would handle errors itself and end the process.
+            # With standalone_mode, typer would handle errors itself and end the
+            # process.
             standalone_mode=False,
             # A command finds its own command line as the attribute obj of its context.
             obj=shlex.join(["icl-theory", *arguments]),

@@ -1,10 +1,10 @@
 """Options of the command line, made from the parameters that a family declares.
 
 A `Parameter` has a kind of values, ``declared.kind``, which reads a value from text.
-The kind also has ``words``, the words that the value may be, ``allowed``, a phrase for
-them in messages, ``arrays``, whether the value may be an array, and ``numeric``,
-whether all values other than words are numbers. A parameter with an ``axis`` may be
-swept.
+The kind has four further attributes: ``words`` (the words that the value may be),
+``allowed`` (a phrase for these words in messages), ``arrays`` (whether the value may be
+an array) and ``numeric`` (whether all values other than words are numbers). A parameter
+with an ``axis`` may be swept.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def options_of(
     for name, declared in family.parameters().items():
         if not declared.kind.text:
             continue
-        # The family's defaults apply if an option is not given: it is then None.
+        # An option that is not given is None, and the family's default then applies.
         panel = _panel(name)
         option = typer.Option(
             flag(name),
@@ -175,7 +175,7 @@ def help_text(declared: Parameter) -> str:
         text += f" ({declared.kind.allowed})"
     if declared.kind.arrays:
         text += f"; an array from a file ({', '.join(ENDINGS)})"
-    # In brackets stands the default, or the word "required".
+    # The default, or the word "required", stands in brackets.
     value = "required" if declared.required else declared.default
     if isinstance(value, tuple):
         # A list is written with commas, as on the command line.

@@ -127,9 +127,9 @@ def _problems(
 ) -> dict[str, Family]:
     """Return the problems to simulate, by their labels.
 
-    ``options`` has the texts of the options that are given, by the parameter. If one of
-    them is ``all``, the labels are the words of this parameter. Otherwise there is one
-    problem, with the label "".
+    ``options`` has the texts of the options that are given, by the name of the
+    parameter. If one of them is ``all``, the labels are the words of this parameter.
+    Otherwise there is one problem, with the label "".
     """
     declared = family.parameters()
     compared = _compared_parameters(declared, options)
@@ -187,7 +187,7 @@ def _compared_parameters(
 def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]:
     """Simulate problems one after the other.
 
-    Ctrl-C ends the present run early; the further problems are not simulated.
+    Ctrl-C ends the current run early; the remaining problems are not simulated.
     """
     simulations = []
     for label, problem in problems.items():
@@ -233,7 +233,7 @@ def _status(runs: list[Trajectory]) -> int:
 def _has_failed(run: Trajectory) -> bool:
     """Whether a run diverged, or has a target and did not reach it."""
     has_target = run.epsilon > 0.0  # epsilon is 0 if no target is set
-    # These are the stops at a loss, or parameters, that are no longer finite.
+    # These stops mean that the loss or the parameters are no longer finite.
     has_diverged = run.stop in (Stop.LOSS, Stop.PARAMETERS)
     return has_diverged or (has_target and not run.converged)
 

@@ -87,8 +87,8 @@ COLUMN_GAP = 3
 MOST_ROWS = 60
 # The largest number of points of a sweep whose transitions are found within seconds.
 MOST_POINTS = 10**6
-# The exit status if points failed. With 1, other commands say that a target or a check
-# was missed, and 2 is the status of wrong input.
+# The exit status if points failed. It differs from 1, by which other commands say that
+# a target or a check was missed, and from 2, the status of wrong input.
 POINTS_FAILED = 3
 # The largest number of processes of --workers, which no single machine has. A larger
 # one is a typing error.

@@ -1,7 +1,7 @@
 """Files of arrays, whose names may be given as the values of parameters.
 
-A file may come from anyone: its size is checked before it is read, and no Python object
-is made of it.
+A file may come from anyone: its size is checked before it is read, and pickled Python
+objects in it are refused.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _check_header(name: str, file: Path) -> None:
     # A damaged file can raise any exception.
     except Exception as error:
         raise _unreadable(name, file, error) from None
-    # A product of floats: an int64 product, as from np.prod, would overflow silently.
+    # Multiply floats: a product of int64, as from np.prod, would overflow silently.
     size = 1.0
     for length in shape:
         size *= length

@@ -70,8 +70,8 @@ from icl_theory.families.rule_parameters import (
 from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS
 from icl_theory.sweeps.grid import Column as Column
 
-# The kind of a target loss. Numbers below 1e-307 lose digits in float64; the minimum
-# keeps a distance from them.
+# The values that a target loss may have. Numbers below 2.2e-308 have fewer digits in
+# float64, so the minimum is far above.
 TARGET = Number(optional=True, minimum=1e-300)
 # Parameters that every family has, in the order in which commands and tables show them.
 SHARED = (
@@ -256,8 +256,8 @@ class Family(RuleParameters, FixedSetParameters):
         if self._has_mse:
             self._check_half()
         # A rule that is not reducible, such as Adam, scales each parameter separately.
-        # So it must not train parameters that stand for a larger set of parameters. The
-        # metric of the risk shows whether they do.
+        # So it must not train a parameter that stands for several others. The metric of
+        # the risk shows whether there are such parameters.
         if not self.trained_by.reducible:
             refuse_reduced(self.trained_risk(), self.trained_by)
 
@@ -266,8 +266,9 @@ class Family(RuleParameters, FixedSetParameters):
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the parameters by name.
 
-        Parameters without a default come first, then the family's own parameters, then
-        the parameters that every family has.
+        Parameters without a default come before those with one. In both groups,
+        parameters that the class declares itself come first, then inherited ones, and
+        last those that every family has.
 
         Raises
         ------
@@ -288,7 +289,7 @@ class Family(RuleParameters, FixedSetParameters):
                 cls.goal,
                 '("epsilon", value) or ("above", value), or None',
             )
-        annotations = inspect.get_annotations(cls)  # of this class only
+        annotations = inspect.get_annotations(cls)  # without those of base classes
         own_names = [name for name in annotations if name in declarations]
         shared = [name for name in SHARED if name not in own_names]
         inherited = [name for name in declarations if name not in {*own_names, *shared}]
@@ -310,7 +311,8 @@ class Family(RuleParameters, FixedSetParameters):
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
-            # The parameter that chooses the loss may have the name of a column, "loss".
+            # Only the parameter that chooses the loss may be called "loss", like a
+            # column.
             is_choice_of_loss = isinstance(declared.kind, LossForm)
             if field.name in taken and not is_choice_of_loss:
                 raise argument_error(
@@ -331,7 +333,8 @@ class Family(RuleParameters, FixedSetParameters):
         attributes = set(vars(Family)) - parameters
         reserved = set(RESERVED) - parameters
         columns = {column.name for column in cls.own_columns()}
-        # The parameter "method" and the column of this name mean the same.
+        # The name "method" is allowed, because the parameter and the column of this
+        # name mean the same.
         return (reserved | attributes | columns) - {"method"}
 
     @classmethod
@@ -405,7 +408,7 @@ class Family(RuleParameters, FixedSetParameters):
         return rule_of(self.update())
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return a trainer: its loss on sampled prompts has the mean `risk`.
+        """Return a trainer whose loss on sampled prompts has the mean `risk`.
 
         By default it is the trainer of the risk.
         """
@@ -427,7 +430,7 @@ class Family(RuleParameters, FixedSetParameters):
     def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return a sampler whose prompts may form a fixed set; by default `sampled`.
 
-        It has the parameters of `unreduced`.
+        The sampler trains the same parameters as the risk `unreduced`.
         """
         return self.sampled(batch, seed)
 
@@ -506,11 +509,9 @@ class Family(RuleParameters, FixedSetParameters):
             default. Points whose ``loss`` is NaN are simulated one by one. If the
             result is None, all points are simulated one by one.
 
-        Notes
-        -----
-        To choose the size of its chunks, a sweep first finds out which points can be
-        computed together: it calls this method with 0 as ``max_steps``, and uses only
-        ``method`` and whether ``loss`` is NaN.
+        Notes ----- To choose the size of its chunks, a sweep first finds out which
+        points can be computed together. It calls this method with 0 as ``max_steps``,
+        and looks only at ``method`` and at which entries of ``loss`` are NaN.
 
         A sweep passes only parameters that it has checked. For any other caller,
         ``check_points`` checks them.
@@ -620,9 +621,9 @@ class Family(RuleParameters, FixedSetParameters):
     def half(self) -> Self:
         """The same training with half the mean squared error as its loss.
 
-        It is the problem itself unless ``loss="mse"``. In that case targets are halved,
-        and the learning rate of plain descent is doubled so that its steps are the
-        same. Slots and theory are about the problem with this loss.
+        The result is the problem itself unless ``loss="mse"``. In that case targets are
+        halved, and the learning rate of plain descent is doubled so that its steps are
+        the same. Slots and theory refer to the problem with the halved loss.
         """
         if not self._has_mse:
             return self
@@ -1005,10 +1006,10 @@ def check_points(
     for name, declared in family.parameters().items():
         if name in points or name in common or name in RULE_PARAMETERS:
             continue
-        # The choice of the loss may be left out, too: losses then have the factor 1/2.
+        # The choice of the loss may be left out: losses then have the factor 1/2.
         if isinstance(declared.kind, LossForm):
             continue
-        # So may a parameter that is None by default.
+        # A parameter that is None by default may be left out, too.
         if declared.default is not None:
             raise argument_error(
                 "points",
@@ -1027,7 +1028,7 @@ def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> N
             )
         declared = family.parameters()[name]
         # check_all looks only at the extremes of an array of numbers. It would check
-        # every entry of an array of words, so it gets each word once.
+        # every entry of an array of words, so pass it each word only once.
         if declared.kind.numeric:
             declared.check_all(values)
         else:

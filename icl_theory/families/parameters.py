@@ -302,10 +302,10 @@ class Number(ParameterKind):
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return the values if all are allowed, or refuse the first that is not.
 
-        In an array of numbers, not every number is checked: only the smallest and the
-        largest finite number, the infinities, and, if the numbers must be integers,
-        whether they all are. So a subclass that refuses a number between two allowed
-        ones must override this method.
+        In an array of numbers, only the infinities and the smallest and the largest
+        finite number are checked. If the numbers must be integers, all are checked for
+        that. So a subclass that refuses a number between two allowed ones must override
+        this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
@@ -417,7 +417,7 @@ class Word(ParameterKind):
     text = True
 
     def value(self, name: str, value: Any) -> Any:
-        """Refuse the value: it is no word, or ``check`` would have returned it."""
+        """Refuse the value: ``check`` has already returned any allowed word."""
         raise argument_error(name, value, f"one of {self.allowed}")
 
 
@@ -473,7 +473,8 @@ class Probabilities(ParameterKind):
             raise argument_error(
                 name, value, "positive numbers that sum to 1"
             ) from None
-        # This refuses wrong values. Its result is not used, because it is normalised.
+        # This call refuses wrong values. Its result is not used, because it is
+        # normalised.
         _validate.probabilities(name, value, size)
         return tuple(map(float, value))
 
@@ -501,9 +502,9 @@ class Object(ParameterKind):
         A function of the name and the value that returns the object or refuses the
         value.
     unfold : callable, optional
-        For an object that determines other parameters, as the task of recall does: a
-        function of the parameters of a sweep by name, which include the object. It
-        returns them with the values that the object determines in place of the object.
+        Only for an object that determines other parameters, as the task of recall does.
+        The function gets the parameters of a sweep by name. It returns them without the
+        object, but with the values that the object determines.
     """
 
     checker: Callable[[str, Any], Any] = lambda name, value: value
@@ -549,7 +550,7 @@ class _WithArrays(ParameterKind):
 
     def check(self, name: str, value: Any) -> Any:
         """Return an allowed value, or refuse it; ``name`` is for error messages."""
-        # Otherwise the name of a file would be refused as a misspelt word.
+        # The inherited check would refuse the name of a file as a misspelt word.
         if is_array_file(value):
             return self.value(name, value)
         return super().check(name, value)
@@ -562,7 +563,8 @@ class _WithArrays(ParameterKind):
             from icl_theory.families.array_files import read_array
 
             value = read_array(name, value, self.ndim)
-            # A number in place of an array would pass the checks below.
+            # Refuse an array without dimensions here, because it would pass the checks
+            # below.
             if value.ndim == 0:
                 raise argument_error(name, given, "a file of an array, not of a number")
         elif isinstance(value, str) or _validate.dimensions(value) == 0:
@@ -572,7 +574,7 @@ class _WithArrays(ParameterKind):
         except ValueError as error:
             if given is value:
                 raise
-            # The error shows the array. This adds the name of the file.
+            # The error shows the array, but not the file, so add its name.
             raise ValueError(f"{error} (from {given!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:

@@ -167,14 +167,15 @@ def left_out(part: str, messages: list[str]) -> Iterator[None]:
     messages : list of str
         The list to which the message of one line is appended.
     """
-    # Some errors of asyncio and pytest derive from `BaseException`, but not from
-    # `Exception`.
+    # Catch `BaseException`, because some errors of asyncio and pytest do not derive
+    # from `Exception`.
     try:
         yield
     except BaseException as error:
         if is_pressed(error):
-            # A compiled module that is being loaded turns Ctrl-C into an ImportError.
-            # The callers only know Ctrl-C as a KeyboardInterrupt.
+            # `is_pressed` also recognises the ImportError into which a compiled module
+            # turns Ctrl-C while it is loaded. Callers expect a KeyboardInterrupt for
+            # either.
             raise KeyboardInterrupt from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         messages.append(f"{part} is left out: {reason}")
@@ -205,7 +206,7 @@ def _packages() -> dict[str, str]:
     packages: dict[str, str] = {}
     for folder in sorted(_folders_of_papers()):
         packages[folder] = f"{PAPERS}.{folder}"
-    # Imported here: this import takes a tenth of the time in which a command starts.
+    # Imported here because this import takes a tenth of the start-up time of a command.
     from importlib.metadata import entry_points
 
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
@@ -283,7 +284,8 @@ class Contributed:
 
     def __get__(self, instance: object, owner: type) -> Any:
         for cls in owner.__mro__:
-            # The name that the class itself defines, and not one that it inherits.
+            # Look only at a name that the class itself defines. The loop comes to an
+            # inherited name later, at the class that defines it.
             name = vars(cls).get("name")
             if not name:
                 continue
@@ -334,8 +336,8 @@ def contributions(family: str, slot: str) -> tuple[Any, ...]:
 class _LoadedColumns(NamedTuple):
     """The result of loading theory columns."""
 
-    columns: TheoryColumns | None  # None if they cannot be loaded
-    messages: tuple[str, ...]  # if they cannot, a message that says why
+    columns: TheoryColumns | None  # None if the columns cannot be loaded
+    messages: tuple[str, ...]  # one, if the columns cannot be loaded
 
 
 @cache

@@ -79,7 +79,7 @@ def default() -> type[Family]:
 def find(name: str) -> type[Family]:
     """Return the family that has the given name.
 
-    The family may also be a related one, in the slot ``commands`` of another family.
+    The name may also be that of a related family, in the slot ``commands`` of another.
     """
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")
@@ -137,7 +137,8 @@ def sound(cls: object) -> type[Family]:
 
     A family needs a name, a title, the method `Family.risk`, and declared fields.
     """
-    # Loaded here, because the audit of one row asks for the names of families only.
+    # Imported here so that code which only asks for the names of families, such as the
+    # audit of one row, need not load this module.
     from icl_theory.families.family import Family
 
     if not (isinstance(cls, type) and issubclass(cls, Family)):
@@ -172,7 +173,7 @@ def _of_the_core(name: str) -> type[Family]:
 class _Listed(NamedTuple):
     """Families of one origin, such as the families of plug-ins."""
 
-    families: dict[str, type[Family]]  # by name
+    families: dict[str, type[Family]]  # by the name of the family
     messages: tuple[str, ...]  # one for each family that cannot be used
 
 
@@ -202,7 +203,7 @@ def _built_in() -> _Listed:
 @cache
 def _installed() -> _Listed:
     """List the families that other packages name by entry points."""
-    # Imported here: this import takes a tenth of the time in which a command starts.
+    # Imported here because this import takes a tenth of the start-up time of a command.
     from importlib.metadata import entry_points
 
     families: dict[str, type[Family]] = {}

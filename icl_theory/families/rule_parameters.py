@@ -78,7 +78,8 @@ class RuleKind(Word):
 
 def _schedule(name: str, value: Any) -> Any:
     """Return a `Schedule` or a function, or refuse any other object."""
-    # A class is also callable, but a call does not return a factor for a step number.
+    # A class is also callable, but calling it makes an object and returns no factor for
+    # a step number.
     is_function = callable(value) and not isinstance(value, type)
     if is_function or isinstance(value, Schedule):
         return value
@@ -92,7 +93,7 @@ def _schedule(name: str, value: Any) -> Any:
 
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
-    """Declare the update rule as a field of a family that has its own default.
+    """Declare the update rule of a family, with a default chosen for this family.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
     -------
     dataclasses.Field
         The field ``rule``, for the body of a `Family`. All other settings of the rule
-        stay those of `RuleParameters`.
+        are declared by `RuleParameters`.
     """
     kind = RuleKind(words=tuple(RULES))
     instance("meaning", meaning, str, "a text")
@@ -263,8 +264,8 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
     if not has_settings:
         return rule_of(values["rule"])
     rule = _with_settings(values)
-    # From inside out: gradients are clipped before the rule sees them, and the schedule
-    # multiplies the learning rate of the result.
+    # The rule is wrapped from inside out: gradients are clipped before the rule sees
+    # them, and the schedule multiplies the learning rate of the clipped rule.
     if values["clip"] is not None:
         rule = Clipped(rule, values["clip"])
     schedule = _schedule_from(values)
@@ -281,9 +282,9 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
             settings[name] = values[name]
     _refuse_settings(rule, settings, is_named)
     decay = values["weight_decay"]
-    # A named rule with a weight decay of its own treats it as PyTorch does. For all
-    # other rules, `Decayed` adds it to the step, so that it does not change the
-    # gradient.
+    # A named rule that has the setting ``weight_decay`` applies the decay as PyTorch
+    # does. For all other rules, `Decayed` adds the decay to the step and leaves the
+    # gradient as it is.
     has_own_decay = is_named and "weight_decay" in _fields_of(rule)
     if decay is not None and has_own_decay:
         settings["weight_decay"] = decay
@@ -313,7 +314,7 @@ def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) ->
 def _fields_of(rule: Rule) -> set[str]:
     """Return the names of a rule's settings.
 
-    A rule that is not a dataclass, as another package may define it, has none.
+    A rule of another package need not be a dataclass. Then it has none.
     """
     if not dataclasses.is_dataclass(rule):
         return set()
@@ -403,7 +404,7 @@ def rules_of_points(
 def within(
     scope: Scope, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """Whether a theory with a scope applies to each of P points of a sweep, (P,).
+    """Return an array (P,): whether a theory applies to each of P points of a sweep.
 
     Parameters
     ----------
@@ -423,9 +424,9 @@ def within(
     method = str(common.get("method", ""))
     if not varied:
         return np.full(P, scope.covers(_rule_or_none(shared), method))
-    # Few different settings occur among many points, so each rule is made once, for a
-    # group of points. The values of each parameter are replaced by their ranks, so that
-    # groups are distinct rows of integers.
+    # The many points have only a few different settings. Points with the same settings
+    # form a group, whose rule is made once. The values of each parameter are replaced
+    # by their ranks, so that groups are distinct rows of integers.
     ranks = []
     for name in varied:
         _, rank_of_point = np.unique(points[name], return_inverse=True)
@@ -437,7 +438,8 @@ def within(
     for group, point in enumerate(first_points.tolist()):
         settings = {name: np.asarray(points[name][point]).item() for name in varied}
         is_covered[group] = scope.covers(_rule_or_none(shared | settings), method)
-    # Some versions of NumPy return the groups with a second axis.
+    # Some versions of NumPy return the groups with a second axis, which ravel()
+    # removes.
     return is_covered[group_of_point.ravel()]
 
 

@@ -50,8 +50,8 @@ from icl_theory.memory import check_fits
 # The losses of a file may differ by this relative amount from the losses computed here,
 # because another release may have better formulas.
 LOSS_TOLERANCE = 1e-6
-# The losses may also differ by this part of the largest loss, because the same formula
-# is rounded in other ways on other processors.
+# The losses may also differ by this part of the largest loss, because other processors
+# round the same formula differently.
 PROCESSOR_TOLERANCE = 1e-12
 # The largest number of arrays in a file. Generous: a saved run has about ten.
 MOST_ARRAYS = 100
@@ -195,7 +195,7 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
     """Return the arrays of an archive in a dictionary, or refuse the archive.
 
     The keys are the names of the arrays. An archive is refused if its arrays claim to
-    be larger than the file, if it is compressed, and if it is damaged. The caller has
+    be larger than the file, if it is compressed, or if it is damaged. The caller has
     checked that an archive of this size fits into memory.
     """
     with ZipFile(stream) as archive:
@@ -234,7 +234,7 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     observed = {}
     for name, values in arrays.items():
         observed[name.removeprefix("observed_")] = values
-    # This refuses names that runs use for other entries.
+    # `named` refuses names of observations that runs use for other entries.
     observed = named(observed)
     _check_arrays(t, {"loss": loss, "states": states, **restarts, **observed})
 
@@ -396,7 +396,7 @@ def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
 
 
 def _revive(run: Trajectory, problem: Family) -> None:
-    """Attach a problem to a run, or refuse it if it did not produce the run."""
+    """Attach a problem to a run, or refuse a problem that did not produce the run."""
     risk = problem.trained_risk()
     _refuse_other_losses(run, risk)
     if type(problem).simulate is Family.simulate:

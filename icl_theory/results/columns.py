@@ -1,4 +1,4 @@
-"""What the attributes of a sweep's dataset say about its parameters and quantities.
+"""The parameters and quantities of a sweep, read from the attributes of its dataset.
 
 The dimensions of the dataset are the swept parameters, and its variables are the
 quantities. The attribute ``role`` of a quantity says how tables and figures use it:
@@ -45,7 +45,8 @@ def steps_of(dataset: xarray.Dataset) -> str | None:
 
 def dimensions(dataset: xarray.Dataset) -> list[str]:
     """Return the names of the swept parameters."""
-    # Every sweep has a status at each point.
+    # A dataset without a status is not from a sweep, because a sweep has a status at
+    # each point.
     if not hasattr(dataset, "data_vars") or "status" not in dataset.data_vars:
         raise argument_error("dataset", dataset, "the dataset of a sweep")
     return [str(name) for name in dataset.dims]
@@ -107,10 +108,10 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _meaning(attributes: dict[str, Any]) -> str:
-    """Return the definition of a quantity, which boundaries have, or its description.
+    """Return the definition of a quantity or, if it has none, its description.
 
-    The description is cut at its first comma or semicolon, because details would make
-    the note below a table too long.
+    Only boundaries have a definition. A description is cut at its first comma or
+    semicolon, because details would make the note below a table too long.
     """
     definition = attributes.get("definition")
     if definition:

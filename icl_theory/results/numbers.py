@@ -26,7 +26,7 @@ def number(value: Any, digits: int = 4) -> str:
         value = value.item()
     if isinstance(value, float):
         return _real_number(value, digits)
-    # This comes before integers, because True and False are integers of Python, too.
+    # Test for bool before int, because True and False are integers of Python, too.
     if isinstance(value, bool):
         return "✓" if value else "✗"
     if isinstance(value, int):

@@ -28,10 +28,10 @@ page is refused if measurements give another one. A statement that no row of the
 tests is "not tested", even if a question of the audit, which has no verdict, answers
 it.
 
-Double braces quote a number from a row or a question of the audit. Before the bar
-stands the name of the row or question. After it stand words of its measurement, verdict
-or grid, with a question mark in place of the number and ``…`` in place of any words
-between.
+Double braces quote a number from a row or a question of the audit. The name of the row
+or question comes before the bar. Words of its measurement, verdict or grid come after
+the bar, with a question mark in place of the number and ``…`` in place of words that
+are left out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 class Finding(NamedTuple):
     """A finding on a statement of a paper."""
 
-    statement: str  # its name, such as "Theorem 1"
+    statement: str  # the name of the statement, such as "Theorem 1"
     verdict: str  # the verdict for which the text was written, one of `VERDICTS`
     text: str
 

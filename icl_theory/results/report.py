@@ -417,7 +417,7 @@ class _Problem(NamedTuple):
     """A point that failed or missed its target."""
 
     status: str
-    place: tuple[int, ...]  # its index along each dimension of the grid
+    place: tuple[int, ...]  # the index of the point along each dimension of the grid
 
 
 def _problems(

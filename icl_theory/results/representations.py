@@ -1,7 +1,7 @@
 """How runs, answers, checks and audits appear in notebooks and figures.
 
 `plot` and `html` choose a function by the type of the result. The classes of results
-call them for their ``plot`` methods and in notebooks.
+call `plot` in their ``plot`` methods, and `html` in notebooks.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Reproduced(NamedTuple):
 
 
 def _clause_on_holding(claims: list[Claim]) -> str:
-    """Return the clause of a verdict on the rows that hold, beside some that do not."""
+    """Return the clause on the rows that hold, for a verdict on rows that differ."""
     if len(claims) > MOST_NAMED:
         return "all other rows: hold"
     *first_names, last_name = [_quoted_name(claim) for claim in claims]
@@ -556,8 +556,8 @@ class _Measurements:
         if reading.figure:
             with self._left_out(f"the figure {reading.figure}"):
                 drawings.append(self._draw_figure(reading.figure))
-        # Otherwise pyplot would keep all figures, and a notebook would show them below
-        # the cell.
+        # If they were not released, pyplot would keep all figures, and a notebook would
+        # show them below the cell.
         for drawing in drawings:
             release(drawing.figure)
         return Reproduced(reading, tuple(claims), answered, tuple(drawings))
@@ -566,8 +566,8 @@ class _Measurements:
         """Return the claim of a row, or an empty tuple if it cannot be measured."""
         # Several statements may have the same row, and a row may take minutes.
         if row not in self._claims:
-            # If the measurement fails, this empty tuple stays. It keeps another
-            # statement with this row from measuring again.
+            # If the measurement fails, this empty tuple stays, so that another
+            # statement with this row does not measure it again.
             self._claims[row] = ()
             with self._left_out(f"the row {name_of(row)}"):
                 self._claims[row] = (row(self.quick),)
@@ -581,7 +581,7 @@ class _Measurements:
         return self._drawings[name]
 
     def _left_out(self, part: str) -> AbstractContextManager[None]:
-        """Return a context that turns an error in it into a message about ``part``."""
+        """Return a context that turns errors in it into messages about ``part``."""
         return left_out(f"{part} of the paper {self.paper.name}", self.failures)
 
 

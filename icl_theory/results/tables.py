@@ -258,7 +258,7 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
     """Write a sweep part by part.
 
     The first part fixes the types of the columns, because a file has one type for each
-    column, and a later part may have no value in a column to find its type from.
+    column. In a later part a column may have no value from which to find the type.
     """
     import pyarrow
     from pyarrow.parquet import ParquetWriter

@@ -86,10 +86,10 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     at a fixed learning rate these limits are -2 and 0. The error of the point combines
     the difference between linear and cubic interpolation, the difference from the
     result with every other point of the grid, and the rounding of steps to integers. It
-    is an error of the logarithm: the point lies between
-    ``measured / (1 + error / measured)`` and ``measured + error``. Points within 2 % of
-    each other are thinned out: if there are few steps, their number jumps by one from
-    point to point, and a jump between near points would look like the transition.
+    is an error of the logarithm: the point lies between ``measured / (1 + error /
+    measured)`` and ``measured + error``. Points within 2 % of each other are thinned
+    out. If there are few steps, their number jumps by one between near points, and such
+    a jump would look like the transition.
 
     Parameters
     ----------
@@ -229,8 +229,8 @@ def _transition_at(
     spline = _spline_crossing(log_x, progress, linear)
     interpolation_error = abs(spline - linear)
     # The error of centred differences is quadratic in the spacing. With only every
-    # other point it is four times as large. The result then differs from the result of
-    # all points by three times the error of the latter.
+    # other point it is four times as large. So the two results differ by three times
+    # the error of the result with all points.
     differences = []
     for every_other in (slice(0, None, 2), slice(1, None, 2)):
         nearest = _nearest_crossing(values[every_other], T[every_other], limits, linear)
@@ -282,7 +282,8 @@ def _passages(progress: Array) -> list[int]:
     Downward crossings are ignored: they occur where the initial loss is close to the
     target.
     """
-    # The exponent is NaN beside a missing number of steps, and no comparison holds.
+    # The exponent is NaN beside a missing number of steps, and no comparison with NaN
+    # is true.
     with np.errstate(invalid="ignore"):
         rises = (progress[:-1] < 0.5) & (progress[1:] >= 0.5)
     return [int(i) for i in np.flatnonzero(rises)]

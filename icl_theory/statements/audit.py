@@ -497,7 +497,7 @@ def _seconds_of_papers(
 
 def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
     """Return the processor time that a paper's rows and questions took together."""
-    # This collects the rows and questions of the paper's readings.
+    # Make claims that hold only the rows and questions of this paper's readings.
     claims = Claims(papers=(paper,))
     names = [question.name for question in claims.questions]
     times = [seconds.of_rows.get(row, 0.0) for row in claims.rows]
@@ -515,7 +515,8 @@ def _row_at(number: int) -> _FamilyRow:
     # Messages about families that cannot be loaded are thrown away.
     for family, claims in claims_in_order([]):
         rows += [_FamilyRow(family, row) for row in claims.rows]
-        # An int within the rows so far; other numbers are checked below.
+        # Return the row as soon as its family is loaded. A number that is no int, or
+        # beyond the rows so far, is checked at the end.
         if type(number) is int and 1 <= number <= len(rows):
             return rows[number - 1]
     # Only now is the number of rows known, which the message of a refusal states.

@@ -62,7 +62,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             f"a run of the family {family.name}",
             "of a family that has statements to check",
         )
-        # Callers catch this class of error, which `argument_error` does not make.
+        # Callers catch NotCoveredError, but `argument_error` makes a plain ValueError.
         raise NotCoveredError(str(error))
     if run.family is not None:
         # The statements are about half the mean squared error. If the mean squared

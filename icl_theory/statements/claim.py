@@ -150,8 +150,8 @@ class Claim:
     @property
     def outcome(self) -> Outcome:
         """Whether the measurements confirm the statement."""
-        # One of them fits, because __post_init__ requires "holds" or "fails" at the
-        # start.
+        # One of the outcomes fits, because __post_init__ requires that the verdict
+        # begins with "holds" or "fails".
         return next(kind for kind in Outcome if self.verdict.startswith(kind.value))
 
     @property

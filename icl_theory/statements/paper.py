@@ -207,8 +207,8 @@ class Claims:
     def __add__(self, other: Claims) -> Claims:
         """Join the claims of two plug-ins about one family.
 
-        The functions ``check`` and ``compare`` are taken from the first plug-in. If it
-        lacks one of them, this one is taken from the second.
+        The functions ``check`` and ``compare`` are taken from the first plug-in. A
+        function that the first lacks is taken from the second.
         """
         return Claims(
             rows=self.rows + other.rows,

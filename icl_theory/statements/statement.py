@@ -36,8 +36,8 @@ class BoundCheck(NamedTuple):
     Attributes
     ----------
     name, source, statement : str
-        Its name, its source (the paper and the number in it, or "this package"), and
-        its words.
+        The statement's name, source (the paper and the number in it, or "this package")
+        and words.
     kind : {"identity", "upper", "lower", "two-sided", "order-wise"}
         The relation between ``measured`` and ``bound`` that the statement asserts.
     measured : float or None
@@ -169,8 +169,8 @@ class Statement:
         except UnstatedError as error:
             return self.unstated(str(error))
         assert check.bound is not None
-        # An infinite number comes from an overflow. Compared with it, the other side
-        # would confirm the statement whatever its value.
+        # An infinite side comes from an overflow. A comparison with it would confirm
+        # the statement for any value of the other side.
         sides = [check.measured, *np.atleast_1d(check.bound)]
         if not np.isfinite(np.array(sides, dtype=float)).all():
             return self.unstated("beyond the range of float64")

@@ -21,12 +21,12 @@ from icl_theory.sweeps.sweep import Plan
 
 # Batches may be timed for this many times as long as points that are simulated one by
 # one. The time of a point falls as the batch grows, so a larger factor makes the
-# estimate more accurate, but the user waits longer for it. The value is a compromise.
+# estimate more accurate, but the user has to wait longer. The value is a compromise.
 BATCH_BUDGET = 3.0
-# A run is extrapolated as if its step grew by at least this factor in the second half
-# of the time spent. With a factor of 1 the logarithm in `_remaining` would be 0, and
-# the estimate infinite. Any value a little above 1 would do; a larger one lowers the
-# estimates of runs that hardly move.
+# A run is extrapolated as if its number of steps grew by at least this factor in the
+# second half of the time spent. With a factor of 1 the logarithm in `_remaining` would
+# be 0, and the estimate infinite. Any value a little above 1 would do; a larger one
+# lowers the estimates of runs that hardly move.
 LEAST_GROWTH = 1.1
 # Each timed batch is this many times as large as the one before. A smaller factor costs
 # more batches; a larger one leaves more of the time budget unused.
@@ -135,7 +135,7 @@ class Timing(NamedTuple):
 
 
 def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each of P points is computed in a batch, (P,).
+    """Return an array (P,): whether each of P points is computed in a batch.
 
     ``index``, (P,), has the flat indices of the points in the grid.
     """
@@ -149,9 +149,8 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
     """Time batches of points, each BATCH_GROWTH times as large as the one before.
 
     ``index``, (P,), has the flat indices of points that can be computed in batches. A
-    new batch starts as long as the time left is enough for another batch that takes as
-    long as the last one. The mean time of a point comes from the last batch, which is
-    the largest.
+    new batch starts only if the time left would be enough to repeat the last one. The
+    mean time of a point comes from the last batch, which is the largest.
     """
     count = 0
     batch_seconds = 0.0
@@ -160,7 +159,7 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
     while count < len(index) and time.perf_counter() + batch_seconds < end:
         count = min(max(1, BATCH_GROWTH * count), len(index))
         start = time.perf_counter()
-        # Evenly spaced points of ``index``, so that each batch spans all of it.
+        # Take evenly spaced points, so that each batch spans the whole of ``index``.
         sample = index[np.linspace(0, len(index) - 1, count).astype(int)]
         values = attempt(planned.model, planned.grid.points(sample))
         errors += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
@@ -192,7 +191,7 @@ def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timin
         if time.perf_counter() > end:
             break
     if not times:
-        # No point is simulated alone.
+        # There were no points to time.
         return Timing(0.0, errors)
     if len(times) > 1:
         times = times[1:]
@@ -271,6 +270,6 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
     # The step that the run had reached after half of the time.
     step_at_half = next(step for clock, step in moments if clock - start >= spent / 2)
     growth = max(taken / max(step_at_half, 1), LEAST_GROWTH)
-    # n grows by the factor ``growth`` in every half of the time spent, so that it grows
-    # by last / taken in log(last / taken) / log(growth) such halves.
+    # In each period of half the time spent, n grows by the factor ``growth``. So it
+    # grows by the factor last / taken in log(last / taken) / log(growth) such periods.
     return 0.5 * spent * math.log(last / taken) / math.log(growth)

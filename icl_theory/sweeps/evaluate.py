@@ -177,7 +177,7 @@ def evaluate(
         # Ctrl-C, cancels the chunks that have not started.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
             for chunk, computed, may_be_stored in chunks:
-                # The result has the columns that reading the storage will give.
+                # The result has the same columns as a later reading of the store.
                 values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)
@@ -193,8 +193,8 @@ def evaluate(
 def _keep_freed(size: int) -> None:
     """Let glibc keep freed memory for later arrays of up to ``size`` bytes.
 
-    Otherwise it returns the memory of each tile to the system, and must get it again
-    for the next tile.
+    By default glibc returns the memory of each tile to the system, and must get it
+    again for the next tile.
     """
     # glibc learns from the size of an array that is freed. This one is freed at once,
     # and takes no memory, because nothing is written to it.
@@ -242,7 +242,8 @@ def _finished_chunks(
                 try:
                     finished = Finished(chunk, future.result(), may_be_stored=True)
                 except (BrokenExecutor, CancelledError):
-                    # No chunk can be computed any more; see below.
+                    # The executor can compute no further chunk. The outer handler turns
+                    # this into the error for the user.
                     raise
                 except Exception as error:
                     # `attempt` catches the errors of the model and keeps them as
@@ -303,7 +304,7 @@ class _Running:
     def completed(self) -> Iterator[tuple[int, Future[Values]]]:
         """Yield the chunks that have finished, with their futures.
 
-        If none has finished, wait up to a second for one. There may still be none then.
+        If none has finished, wait up to a second for one. Even then there may be none.
         """
         # Some systems notice Ctrl-C only after a wait, so the wait must end.
         waited = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED)
@@ -402,6 +403,6 @@ def _prepare(pid: int) -> None:
         m_trim_threshold = -1
         m_mmap_threshold = -3
         ctypes.CDLL(None).mallopt(m_mmap_threshold, LARGEST_KEPT)
-        # When glibc learns the thresholds itself, the trim threshold is twice the
-        # other.
+        # glibc also sets the trim threshold to twice the mmap threshold when it adjusts
+        # both by itself.
         ctypes.CDLL(None).mallopt(m_trim_threshold, 2 * LARGEST_KEPT)

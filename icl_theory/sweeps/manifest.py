@@ -44,7 +44,7 @@ LONGEST_FACT = 60
 # JSON has no infinite numbers, so the file has words for them.
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 INFINITE_NAMES = {value: name for name, value in INFINITE.items()}
-# The errors that may occur while a file is read that no sweep has written.
+# Errors that may occur while reading a file that no sweep has written.
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -123,14 +123,15 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
     Bytes that `Manifest.written` has not made are refused.
     """
     problem = "it is damaged, or no sweep has written it"
-    # If the file cannot be read as a manifest, the error below says so, and not the
-    # error that reading it happens to raise.
+    # Reading a file that is no manifest may raise many errors. They are suppressed, and
+    # the ValueError below is raised instead.
     with contextlib.suppress(*UNREADABLE):
         document = json.loads(content.decode("utf-8"))
         if document["format"] == FORMAT:
             manifest, commands = _from_document(document)
             has_status = manifest.columns[-2:] == (STATUS, MESSAGE)
-            # Written again, an undamaged manifest has exactly the bytes of the file.
+            # If the file is undamaged, writing the manifest again gives exactly its
+            # bytes.
             if has_status and manifest.written(commands) == content:
                 return manifest, commands
         else:
@@ -203,7 +204,7 @@ def difference(stored: dict[str, Any], new: dict[str, Any], most: int = 4) -> st
     ]
     if differences:
         return "; ".join(differences[:most])
-    # All axes are equal by name, so lists of axes that differ have another order.
+    # Axes of the same name are equal here, so the two lists can differ only in order.
     if stored["axes"] != new["axes"]:
         return "its quantities have another order"
     return ""
@@ -265,14 +266,14 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
     _check_texts(words.values())
     if type == "float64":
         values = [INFINITE.get(value, value) for value in values]
-    # The new shape refuses nested lists, whose arrays have more entries.
+    # reshape() raises an error for nested lists, whose arrays have more entries.
     array = np.array(values, dtype=AXIS_DTYPES[type]).reshape(len(values))
     return Axis(values=array, swept=bool(swept), **words)
 
 
 def _column_facts(column: Column) -> dict[str, Any]:
     """Return a column as plain JSON; `_column` reads it."""
-    # The way through JSON turns tuples into lists, as in a file that is read.
+    # Writing and reading JSON turns tuples into lists, as in a column read from a file.
     return dict(json.loads(json.dumps(column._asdict())))
 
 

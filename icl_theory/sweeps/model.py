@@ -153,7 +153,7 @@ def _size(points: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _statuses(missed_target: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the status of each point of a batch, from whether it missed its target."""
+    """Return the status of each point of a batch: reached or not reached."""
     return np.where(missed_target, NOT_REACHED, REACHED).astype(STATUS.dtype)
 
 

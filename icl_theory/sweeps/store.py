@@ -603,7 +603,8 @@ def _locked(folder: Path) -> Iterator[None]:
         _clear(folder)
         yield
     finally:
-        # An error here must not hide one of the block. The next run clears the folder.
+        # An error here must not hide an error raised in the block of the caller. Files
+        # that stay are removed by the next run.
         with contextlib.suppress(OSError):
             _clear(folder)
         lock.release()

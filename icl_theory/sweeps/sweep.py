@@ -67,9 +67,9 @@ CHUNK = 8
 # the points of a sweep. More points see more of the grid, and planning takes longer.
 TRIED = 4
 # If more than this share of the points that the family is asked about cannot be
-# computed in a batch, chunks have CHUNK points. The share trades off two costs: with
-# chunks as large as a batch, the points that are not in the batch make a chunk slow;
-# with small chunks, the others lose the speed of batches.
+# computed in a batch, chunks have CHUNK points. The share is a compromise. With chunks
+# as large as a batch, the points that are not computed in the batch make a chunk slow.
+# With small chunks, the points in the batch lose its speed.
 MOST_UNBATCHED = 0.1
 # If a chunk is computed in a batch without a closed form, the models of its points may
 # have up to this many parameters together. With a larger number, batches would be more
@@ -135,14 +135,14 @@ def sweep(
     -------
     xarray.Dataset
         A variable for each column of the family, with its unit, symbol and description
-        as attributes. In addition, there are the local exponents ``exponent_L`` =
-        d ln T/d ln L, and so on for every swept parameter that is positive. They are
-        centred differences of logarithms, one-sided at the ends, and NaN if a number of
-        steps is missing or zero. Points that fail have the status "failed" and a
-        message. After Ctrl-C the points that were not computed have the status
-        "pending", and ``attrs["interrupted"]`` is 1. If the results would take 1 GB or
-        a quarter of the free memory, and there is a store, they stay in the store: the
-        variables are Dask arrays that read it a chunk at a time.
+        as attributes. In addition, there are the local exponents ``exponent_L`` = d ln
+        T/d ln L, and so on for every swept parameter that is positive. They are centred
+        differences of logarithms, one-sided at the ends, and NaN if a number of steps
+        is missing or zero. Points that fail have the status "failed" and a message.
+        After Ctrl-C the points that were not computed have the status "pending", and
+        ``attrs["interrupted"]`` is 1. If there is a store, results that would take 1 GB
+        or a quarter of the free memory stay in it. Their variables are Dask arrays,
+        which read the store a chunk at a time.
 
     Raises
     ------
@@ -311,7 +311,7 @@ def _may_be_axis(declared: Parameter, value: Any) -> bool:
     if declared.kind.numeric:
         # A word that stands for a number, such as "auto", cannot be on an axis.
         return not is_word
-    # Bytes, which have one dimension, are a single value, and refused as such.
+    # Bytes have one dimension, but are a single value, which is refused later.
     is_sequence = dimensions(value) > 0 and not isinstance(value, bytes)
     return is_word or is_sequence
 
@@ -340,7 +340,7 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     message of the point that causes it.
     """
     reasons = []
-    # A grid of one point has one end.
+    # In a grid of one point, the first point is also the last.
     ends = {0, grid.size - 1}
     for end in ends:
         try:

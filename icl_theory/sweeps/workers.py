@@ -25,7 +25,8 @@ TIMEOUT = 7.0
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Provide a pool of ``count`` worker processes.
 
-    The workers end with this process, even if it is killed, and at once on Ctrl-C.
+    The workers end when this process ends, even if it is killed. On Ctrl-C they end at
+    once.
     """
     earlier_children = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
@@ -53,7 +54,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C during the block, and forever in processes that start in it."""
+    """Mask Ctrl-C in the with block, and for good in processes that start there."""
     if not hasattr(signal, "pthread_sigmask"):
         # Windows has no signal masks; there only `_start_worker` keeps Ctrl-C away.
         yield

@@ -72,7 +72,8 @@ def same(first: Any, second: Any) -> bool:
     if first_array.dtype != second_array.dtype:
         return False
     if first_array.dtype == object:
-        # The bytes of objects are their addresses.
+        # An array of objects holds their addresses, so its bytes say nothing about
+        # whether the objects are equal.
         return bool(np.array_equal(first_array, second_array))
     return first_array.tobytes() == second_array.tobytes()
 

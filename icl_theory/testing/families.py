@@ -112,12 +112,13 @@ def check_family(
 
     The trainer's 64 batches of 1024 give mean losses and mean gradients along the exact
     gradient and a random direction, at both ends of the run. Each is compared with its
-    exact value by Student's t with 63 degrees of freedom, at a limit that one in a
-    thousand checks of sound trainers exceeds, all six comparisons together. The seed is
-    fixed, so a check that passes once always passes. A bias of 5.3 standard errors is
-    found nine times in ten. If the losses of prompts have a standard deviation as large
-    as their mean, that is 2.1 % of the mean. Losses of 16 times larger batches must
-    scatter less than half as much.
+    exact value by Student's t with 63 degrees of freedom. The limit is such that one in
+    a thousand checks of sound trainers fails, with all six comparisons together. The
+    seed is fixed, so a check that passes once always passes. A bias of 5.3 standard
+    errors is found nine times in ten. If the losses of prompts have a standard
+    deviation as large as their mean, that is 2.1 % of the mean. The mean losses of
+    batches that are 16 times larger must scatter less than half as much as those of
+    these batches.
 
     If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
     are compared only at their initial parameters: by the loss, and by the squared norm
@@ -193,7 +194,8 @@ def _parameters(family: type[Family], arguments: Mapping[str, Any]) -> None:
         )
         if not declared.required:
             value = attempt(f"default of {subject}", declared.check, declared.default)
-            # When a problem is copied, its values are checked once more.
+            # A checked value must pass the check unchanged, because copying a problem
+            # checks its values once more.
             checked_again = declared.check(value)
             # Identity comes first: the equality of arrays has no single truth value.
             expect(
@@ -520,7 +522,8 @@ def _closed_form(
         **goal,
         rule=rule,
         method="exact",
-        # Two more steps than the closed form, which may be a step or two too short.
+        # Take two more steps than the closed form, whose count may be too small by one
+        # or two.
         steps=min(max(last, 1) + 2, exact_steps),
     )
     within = exact.t[exact.t <= last]
@@ -547,7 +550,7 @@ def _same_count(closed: Trajectory, exact: Trajectory) -> None:
     estimated_error = closed.error or 0.0
     allowed = math.ceil(max(0.0, estimated_error - CERTAIN_ERROR))
     if closed.steps is None or exact.steps is None:
-        # None means that the run ended above its target.
+        # A count of None means that the run ended above its target.
         agrees = closed.steps == exact.steps
     else:
         agrees = abs(closed.steps - exact.steps) <= allowed
@@ -613,7 +616,8 @@ def _same_problem(problem: Family, run: Trajectory, loaded_run: Trajectory) -> N
         arguments,
         loaded_arguments,
     )
-    # `at` computes a step that is not saved again, from the problem. Take the first.
+    # For a step that is not saved, `at` computes the state again from the problem.
+    # Compare the first such step.
     saved_steps = set(run.t.tolist())
     t = 0
     while t in saved_steps:
@@ -664,7 +668,8 @@ def _sampled(
     def smallest_error(quantity: str) -> float:
         """Return the smallest relative error that some check of a quantity finds."""
         of_quantity = [check for check in checks if quantity in check.name]
-        # Student's t of the mean of some batches has one degree of freedom less.
+        # Student's t of a mean over batches has one degree of freedom less than there
+        # are batches.
         return min(detectable(check, batches - 1) for check in of_quantity)
 
     return Power(smallest_error("loss"), smallest_error("gradient"))

@@ -62,22 +62,22 @@ WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 # The relative rounding of a loss or a gradient: about 50 times that of a float64, since
 # both are sums.
 ROUNDING = 1e-14
-# The largest relative difference between two values of a loss or of a gradient that are
-# sums of the same numbers in different orders.
+# Two values of a loss or of a gradient may differ by this share if they are sums of the
+# same numbers in different orders.
 CLOSE = 1e-12
 # The largest relative difference between gradients at many points at once and at each
 # point alone. The value is not derived: rounding is far smaller, and a wrong formula is
 # off by far more.
 CLOSE_AT_ONCE = 1e-9
 # A Hessian product may be off by the error of the differences with which it is
-# compared, plus two shares: the first of the largest entry of the product, and the
-# second, for rounding, of the largest entry of the gradient. By default a product is
-# itself a difference of gradients, so the tolerance is larger than that of gradients.
+# compared, plus HESSIAN_TOLERANCE times its largest entry and, for rounding,
+# GRADIENT_SHARE times the largest entry of the gradient. By default a product is itself
+# a difference of gradients, so the tolerance is larger than that of gradients.
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
-# The gradient has a jump, as at a kink, if it changes by more than the share KINK_JUMP
-# of itself within a distance of the share KINK_DISTANCE of the largest parameter. A
-# smooth gradient changes over this distance by a similarly small share of itself.
+# The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP
+# times its size over a distance of KINK_DISTANCE times the largest parameter. A smooth
+# gradient changes over this distance by a similarly small share of itself.
 KINK_JUMP = 1e-4
 KINK_DISTANCE = 1e-9
 # To name the wrong entry of a gradient, all entries are checked one by one, if there
@@ -301,7 +301,7 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     params_before = params.copy()
     loss, gradient = evaluated(risk, params, step, where)
     expect_same(params_before, params, f"parameters after evaluate at {where}")
-    # A copy, because a risk might write its next gradient into the same array.
+    # Keep a copy, because a risk might write its next gradient into the same array.
     gradient = np.array(gradient)
     loss_again, gradient_again = evaluated(risk, params, step, where)
     expect_same(loss, loss_again, f"loss at {where}, evaluated twice")
@@ -449,10 +449,10 @@ def difference(
     The function returns a float or an array. The widths are `WIDTHS` times ``scale``, a
     length over which the function is taken to be smooth. They are tried from the
     largest one on, until the error is at most the share ``resolved`` of the derivative,
-    which is far below all tolerances. If none is so good, the width with the least
-    error is used. If no two successive widths give finite differences, the derivative
-    is None and the error infinite. ``FORWARD`` differences give the derivative from the
-    right.
+    which is far below all tolerances. If no width reaches this, the width with the
+    least error is used. If no two successive widths give finite differences, the
+    derivative is None and the error infinite. ``FORWARD`` differences give the
+    derivative from the right.
     """
     best_slope = None
     least_error = np.inf
@@ -563,7 +563,7 @@ class GradientCheck:
         self.tolerance = tolerance
         self.blurred = blurred
         loss, gradient = evaluated(risk, params, step, where)
-        # A copy, because a risk might write its next gradient into the same array.
+        # Keep a copy, because a risk might write its next gradient into the same array.
         self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
         # The rounding error of a difference at the smallest width. It is not a sign of
@@ -669,7 +669,8 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
         arguments = params, direction
         expect_same(arguments_before, arguments, f"arguments after the {subject}")
 
-        # The default binds the direction of this pass through the loop.
+        # As a default argument, ``u`` keeps the direction of this pass through the
+        # loop.
         def gradient_along(s: float, u: Array = direction) -> Array:
             _, gradient = risk.evaluate(params + s * u)
             return gradient
@@ -740,7 +741,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
     if gradients is None:
         return
     for where, params in places.items():
-        # All columns, in another order, and one of them twice.
+        # Take all columns in another order, and one of them twice.
         places_of_columns = np.append(np.arange(params.shape[1])[::-1], 0)
         columns: Any = attempt(
             "column_gradients",

@@ -133,7 +133,7 @@ def check_rule(
     none of its arguments. A step that is repeated, in any order and also by a copy of
     the rule by pickle, returns the same bits as the first time. So a rule fails if it
     keeps something in itself instead of in the memory that it returns. If the rule says
-    that runs may skip steps (``Rule.skippable``), its steps do not depend on their
+    that runs may skip steps (``Rule.skippable``), its steps do not depend on the step
     number. Training by the engine gives the parameters of a loop over ``step`` at every
     step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule
     says that it commutes with reductions (``Rule.reducible``), one number that stands
@@ -188,7 +188,7 @@ def check_rule(
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     bowls_only = risk is None
     risk = QuarticBowl() if risk is None else risk
-    # A ValueError if the risk is a reduction and the rule does not commute with it.
+    # Refuse a risk that is a reduction if the rule does not commute with reductions.
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
     if rule.horizon is not None:
@@ -310,7 +310,7 @@ def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None
 def _independent_of_time(
     rule: Rule, risk: Risk, eta: float, states: list[RuleState]
 ) -> None:
-    """Check that a rule whose runs may skip steps does not depend on their numbers.
+    """Check that a rule whose runs may skip steps ignores the step number.
 
     Its memory must be empty or have the shape of the parameters. With a memory, the
     rule must have a Jacobian, from which skipping computes many steps at once.
@@ -325,8 +325,8 @@ def _independent_of_time(
             memory.shape,
         )
         # The Jacobian of a step along an eigenvector of the Hessian is a 2 × 2 matrix,
-        # for the parameter and its memory. It is computed for several products of the
-        # learning rate and an eigenvalue; here for a single one, 0.
+        # for the parameter and its memory. The method takes an array of products of the
+        # learning rate and an eigenvalue. Here the array has a single product, 0.
         rates = np.zeros(1)
         jacobian: Any = attempt("jacobian", rule.jacobian, rates, eta)
         expect(

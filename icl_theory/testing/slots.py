@@ -77,7 +77,7 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
         subject = f"row {getattr(row, '__name__', row)}"
         claim: Any = attempt(subject, row, True)
         expect(isinstance(claim, Claim), subject, "a Claim", claim)
-        # The cells of the row's table line: this computes the verdict.
+        # Making the cells for the table computes the verdict, which may raise an error.
         attempt(subject, claim.cells)
     for name, question in claims.questions:
         answer: Any = attempt(f"question {name}", question, True)
@@ -99,7 +99,7 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
 
 
 def _lazy_slots(family: type[Family]) -> None:
-    """Load the slots that are only loaded when they are used.
+    """Load the slots that are loaded at their first use, to find those that fail.
 
     A `LazySlot` names the place of its value, ``"package.module:NAME"``. A plain
     attribute access loads it, and raises an error if nothing is there.
@@ -139,9 +139,9 @@ def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> No
     """Check the stable learning rate, if the problem has one.
 
     It must lower the loss in each step of gradient descent. At the end of ``run`` it
-    must also be at most 2/sharpness, because descent is unstable at larger rates. It
-    may exceed this by a share ``rounding``, because a sharpness may be found by
-    iteration.
+    must also be at most 2/sharpness, because descent is unstable at larger rates. An
+    excess of up to the share ``rounding`` is allowed, because a sharpness may be found
+    by iteration.
     """
     try:
         rate = problem.stable_rate()
@@ -288,7 +288,7 @@ def _update(problem: Family, run: Trajectory) -> None:
 
 
 def _claims(claims: Claims, run: Trajectory) -> None:
-    """Check the statements of the claims on a run, the names of questions, and papers.
+    """Check the claims: statements on a run, the names of questions, and the papers.
 
     Rows and questions, which measure for longer, are left to `check_claims`.
     """

@@ -100,8 +100,8 @@ def _small_size(risk: TokenRisk, most_prompts: int) -> tuple[list[int], int]:
     """Return how many nodes each kind keeps, and the largest number of its tokens.
 
     First choose the numbers of nodes, so that there are at most ``most_prompts``
-    prompts with one token of each kind. Then choose the largest number of tokens for
-    which there are still at most so many prompts.
+    prompts with one token of each kind. Then choose the largest number of tokens that
+    keeps the number of prompts within this limit.
     """
     length_count = len(_lengths(risk))
     node_counts = [min(len(kind.probs), MOST_NODES_OF_KIND) for kind in risk.kinds]
@@ -167,8 +167,8 @@ def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
     The first of the pair is the probability of the length, and the second the number of
     tokens of each kind. A random number of tokens is at most `MOST_TOKENS_OF_KIND`.
     """
-    # If kinds grow together, a prompt has one of L lengths, and a kind has a list of
-    # its numbers of tokens at these lengths, or one number for all.
+    # If kinds grow together, a prompt has one of several lengths. Each kind then has a
+    # list with its number of tokens at each length, or one number for all lengths.
     if risk.grow_together:
         numbers: list[Any] = [kind.number for kind in risk.kinds]
         columns = np.broadcast_arrays(*(np.atleast_1d(number) for number in numbers))

@@ -44,7 +44,7 @@ def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) ->
 
 
 def _on_prompts(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
-    """Check that a step has the mean loss and gradient over its own prompts.
+    """Check that a step has the mean loss and the mean gradient of its own prompts.
 
     The prompts are drawn with ``trainer.prompts(step)``. ``where`` names the parameters
     ``params`` in error messages.

@@ -89,7 +89,7 @@ class Curve:
         style: str = "-",
         colour: str | None = None,
     ) -> Curve:
-        """Return the mean of two or more runs in a band of two standard errors.
+        """Return the mean of two or more runs, with a band of two standard errors.
 
         The curve is as long as the shortest run.
         """
@@ -134,7 +134,7 @@ class Panel:
         The values of horizontal lines, by their labels.
     legend : bool
         Whether the labels stand in a legend beside the panel instead of at the ends of
-        the curves. This serves many curves that end close to each other.
+        the curves. A legend suits many curves that end close to each other.
     note : str
         A note in the lower left corner, on the meaning of line styles and bands.
     """

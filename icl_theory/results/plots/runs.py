@@ -75,10 +75,10 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
     If ``ax`` is given, only the loss is drawn.
 
-    The axes of steps and of losses are logarithmic. Under normalised descent that has
-    converged the axis of steps is linear, because the loss falls exponentially. If the
-    risk observes its ``excess`` over the floor, the excess is drawn instead of the
-    loss.
+    The axes of steps and of losses are logarithmic. For a run of normalised descent
+    that has converged, the axis of steps is linear, because the loss falls
+    exponentially. If the risk observes its ``excess`` over the floor, the excess is
+    drawn instead of the loss.
 
     Returns the axes of the loss.
     """
@@ -135,8 +135,9 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer by `audit` or `answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise argument_error("answer", answer, "an answer of the audit")
-    # A legend of many curves would cover them, and so would a legend over linear axes.
-    # It then stands below the axes, in two columns if all labels are short.
+    # A legend within the axes would cover the curves if they are many, or if the axis
+    # of ordinates is linear. In these cases the legend stands below the axes, in two
+    # columns if all labels are short.
     would_cover = len(answer.series) > MOST_IN_AXES or answer.y_scale == "linear"
     is_below = ax is None and would_cover
     has_short_labels = all(len(series.label) <= SHORT_LABEL for series in answer.series)
@@ -182,7 +183,7 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         exact = np.clip(found.population, SMALLEST, style.LARGEST)
         ax.plot(t, exact, color=BLACK, label="exact")
         if found.leaves is not None:
-            # ``leaves`` is an interval of steps.
+            # ``leaves`` is the interval of steps in which the curves part.
             first_step, *_ = found.leaves
             ax.axvline(
                 max(first_step, FIRST_STEP),
@@ -207,7 +208,8 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
     """Draw a band of two standard errors around the expected curve.
 
     ``found.reference`` is the curve with which the user's curve is compared, and
-    ``found.errors`` are its standard errors. ``t`` are the places of its steps.
+    ``found.errors`` are its standard errors. ``t`` are the places of the steps on the
+    axis.
     """
     reference = np.clip(found.reference, SMALLEST, style.LARGEST)
     width = 2.0 * found.errors
@@ -232,7 +234,8 @@ def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
     It names the numbers among the parameters of the run, its regime, and those words
     among the parameters that are not the same in all runs.
     """
-    # Pairs of the text that is drawn and of a plain text, whose characters are counted.
+    # Each pair has the text that is drawn, and a plain text whose characters are
+    # counted.
     numbers = []
     for label, value in parameters_of(run):
         symbol = style.mathematics(label.tex, label.text)
@@ -251,7 +254,7 @@ def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
 
 
 def _differs(name: str, value: str, runs: Sequence[Trajectory]) -> bool:
-    """Whether any run has another value of a parameter."""
+    """Whether any run has a value of a parameter other than ``value``."""
     return any(run.info.get(name) != value for run in runs)
 
 
@@ -360,8 +363,8 @@ def _steps_on(run: Trajectory, ax: Axes) -> Any:
 
     On a logarithmic axis step 0 is drawn at 1/2.
     """
-    # Under normalised descent the loss falls exponentially with the step, which is a
-    # straight line over a linear axis.
+    # In normalised descent the loss falls exponentially with the step. Over a linear
+    # axis of steps this is a straight line.
     if isinstance(run.trained_by, Normalised) and run.converged:
         scale = "linear"
         first = 0.0

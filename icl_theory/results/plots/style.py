@@ -129,8 +129,8 @@ def whole_figure(drawn: Axes | Figure) -> Figure:
     """Return the figure that some axes are part of, or the figure itself."""
     if getattr(drawn, "figure", None) is None:
         raise argument_error("drawn", drawn, "axes of a figure, or a figure")
-    # The attribute ``figure`` of axes is a figure or a subfigure. That of a subfigure
-    # is the whole figure, and that of a figure is the figure itself.
+    # The attribute ``figure`` of axes is a figure or a subfigure. A subfigure has the
+    # whole figure as its attribute ``figure``, and a figure has itself.
     # get_figure(root=True) would say this better, but needs matplotlib 3.10.
     return drawn.figure.figure
 

@@ -92,11 +92,11 @@ class PointSteps(NamedTuple):
 class Scale(NamedTuple):
     """Places of a parameter's values on an axis: logarithmic, linear, or words."""
 
-    name: str  # of the parameter
+    name: str  # the name of the parameter
     label: str
-    places: Array  # of the values, (values,); words have the places 0, 1, ...
+    places: Array  # one for each value; words are at 0, 1, ...
     kind: str  # "log", "linear" or "words"
-    words: list[str]  # of the values; empty if the axis has numbers
+    words: list[str]  # the values as texts; empty if the axis has numbers
 
     def apply(self, ax: Axes, axis: str) -> None:
         """Set up an axis, "x" or "y"."""
@@ -112,14 +112,16 @@ class Scale(NamedTuple):
     def edges(self) -> Array:
         """Return the boundaries of cells around the places.
 
-        They are half-way between neighbours on the drawn axis, (values + 1,). The first
-        and the last cell extend as far beyond their places as towards their neighbours.
+        They are half-way between neighbours on the drawn axis. There is one boundary
+        more than there are values. The first and the last cell extend as far beyond
+        their places as towards their neighbours.
         """
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places)
         if len(places) == 1:
-            # A single cell has no neighbour. Its width is the distance of its place
-            # from 0, or 1 if this is 0.
+            # A single cell has no neighbour. Its width is the size of its place (or of
+            # the logarithm of its place, on a logarithmic axis), and 1 if this size is
+            # 0.
             gaps = np.array([abs(places[0]) or 1.0])
         before = places[0] - gaps[0]
         after = places[-1] + gaps[-1]
@@ -176,7 +178,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
             "dataset: no variable has the role 'steps', so there is nothing to draw"
         )
     for name in names:
-        # Here a number may be as large as float64 allows.
+        # Only infinite values are refused here, so the limit on the size is lifted.
         if not drawable(dataset, name, largest=np.inf).all():
             raise ValueError(
                 f"dataset: {name} is infinite; "
@@ -226,8 +228,8 @@ def drawable(
 ) -> NDArray[np.bool_]:
     """Return whether each value of a parameter has a place on an axis, (values,).
 
-    A number has one if it is finite and at most ``largest`` in size, because labels of
-    larger numbers are not legible. Words always have one.
+    A number has a place if it is finite and at most ``largest`` in size, because labels
+    of larger numbers are not legible. Words always have one.
     """
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
@@ -344,7 +346,8 @@ def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) 
         if not low < value < high:
             continue
         top.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label)
-        # One label is enough for the legend.
+        # The line in the top panel is already the entry in the legend, so these have no
+        # label.
         for ax in panels[1:]:
             ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0)
 
