@@ -57,7 +57,7 @@ class Prompts:
 
 @dataclass(frozen=True, eq=False)
 class Pretraining:
-    r"""Pretraining on k tasks of one covariance, for tests with tasks of another.
+    r"""Pretraining on k tasks of one covariance, tested on tasks of another one.
 
     Tokens and queries are standard normal in d dimensions. A task is normal with the
     covariance C/d, so that labels :math:`w^\top x` have the variance c = tr C/d.

@@ -497,7 +497,7 @@ def near_bayes(quick: bool) -> Claim:
 
 
 def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
-    """Return losses on prompts of these lengths, of the best pair for 40 tokens."""
+    """Return the losses of the best pair for 40 tokens on prompts of these lengths."""
     omega = best_heads(2, 40, quick).omega * PAIR
     output = SoftmaxHeads(heads=2).risk().with_best_output(omega).output
     params = np.concatenate([output, omega])
@@ -506,7 +506,7 @@ def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
 
 
 def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
-    """Return losses on prompts of these lengths, of linear attention for 40 tokens.
+    """Return the losses of linear attention for 40 tokens at these prompt lengths.
 
     Its matrix Γ is the best one for prompts of 40 tokens. If ``sums`` is False, linear
     attention averages over the tokens. If it is True, it sums over them, and the sum is

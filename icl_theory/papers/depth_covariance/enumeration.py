@@ -2,7 +2,8 @@
 
 There is a rule for each of the N d entries of the tokens, so prompts must have very few
 entries: the product of the rules has (2L + 1)^(N d) nodes for L layers. This
-computation shares no formula with the moments of words, and takes any matrix Γ.
+computation shares no formula with `DepthRisk`, which uses means of words in a Wishart
+matrix. It takes any matrix Γ.
 """
 
 from __future__ import annotations

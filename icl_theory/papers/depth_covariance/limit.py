@@ -210,8 +210,8 @@ def _interval(a: Array, N: int) -> tuple[float, float]:
     At its ends z is at the ends of the spectrum of SA, or at zero. It contains the real
     y with Σ a²/(y - a)² > N, because they belong to no z outside the spectrum.
     """
-    # The search for the ends has an absolute tolerance, so it is done for eigenvalues
-    # up to 1. Eigenvalues of zero have no effect on z.
+    # The search for the ends has an absolute tolerance, so the eigenvalues are scaled
+    # to at most 1 before. Eigenvalues of zero have no effect on z.
     scale = float(np.abs(a).max())
     scaled = a[a != 0.0] / scale
     low = _end(scaled, N, float(scaled.min()), side=-1.0)

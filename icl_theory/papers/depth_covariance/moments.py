@@ -17,8 +17,9 @@ LARGEST_MOMENT = 1e20
 # for rounding errors, which are about 1e-16. The size is generous.
 EIGENVALUE_ROUNDING = 1e-12
 # Two matrices count as commuting if the entries of their commutator are at most this
-# large, relative to d times the product of their largest entries. It is looser than
-# rounding, for matrices that were given with fewer digits or are products.
+# large, relative to d times the product of their largest entries. This bound is far
+# above rounding errors, because matrices may be given with fewer digits, or may be
+# products.
 COMMUTATION = 1e-10
 # Weight of the second of two commuting matrices in their sum, whose eigenvectors are
 # those of both. Two eigenvectors cannot be told apart if the sum has equal eigenvalues

@@ -305,7 +305,7 @@ class DepthRisk(WithStart, Risk):
 def _without_samples(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
     """Return the loss for N = ∞, where S = I, and its gradient with respect to a.
 
-    ``task`` is the diagonal of Ω̃. It and the eigenvalues a of A are (d,).
+    ``task``, (d,), is the diagonal of Ω̃, and a, (d,), has the eigenvalues of A.
     """
     remaining = 1.0 - a
     loss = 0.5 * np.sum(task * remaining ** (2 * depth))

@@ -88,7 +88,7 @@ def samples(quick: bool) -> Claim:
             params = np.full(risk.size, 0.6 * depth)
             trainer = risk.sampled(prompts, seed=depth)
             losses = [trainer.losses(params, step) for step in range(batches)]
-            # The distance of their mean from the loss, in standard errors.
+            # The distance of the mean of the samples from the loss, in standard errors.
             z = deviations(np.concatenate(losses), risk.loss(params))
             largest_z = max(largest_z, float(z))
     return Claim.of(
@@ -337,7 +337,7 @@ def rotated(quick: bool) -> Claim:
     depths = (64, 128, 256)
     d = 10**4 if quick else 10**6
     exponents = []
-    best_steps = []  # of the deepest layers, γ in units of L/λ_1
+    best_steps = []  # γ for the largest depth L, in units of L/λ_1
     for decay, source in laws:
         minima = [least_of_rotated(d, decay, source, depth) for depth in depths]
         exponents.append(power(depths, [minimum.loss for minimum in minima]))

@@ -322,7 +322,8 @@ class _Residual:
             derivative = token_factor * np.abs(1.0 - 3.0 * gamma * x)
             own_error = 4.0 * np.abs(x) * token_factor * (1.0 + np.abs(gamma * x))
             eigenvalue_error = derivative * eigenvalue_error + own_error
-        # By the product rule, the error of each factor counts times all other factors.
+        # By the product rule, the error of each factor is multiplied by all other
+        # factors.
         total = np.zeros_like(self.eigenvalues[0])
         for layer, error in enumerate(factor_errors):
             other_factors = factors[:layer] + factors[layer + 1 :]
@@ -361,8 +362,8 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     coefficients = linear + multiplier * at_zero
     r = coefficients @ values
     mean_square = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
-    # In the directions of the eigenvalue 0 r is 1. The last factor keeps the bound
-    # below the minimum in spite of rounding; 1e-9 is generous.
+    # In the directions of the eigenvalue 0, the residual r is 1. The last factor keeps
+    # the bound below the minimum in spite of rounding; 1e-9 is generous.
     return 0.5 * float(mean_square + zeros) * (1.0 - 1e-9)
 
 
@@ -383,7 +384,8 @@ def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
         vector = x * vectors[-1]
         value_at_zero = 0.0  # x times any polynomial vanishes at zero
         basis = np.array(vectors)
-        # Twice, because rounding leaves the vector not quite orthogonal the first time.
+        # This is done twice, because rounding leaves the vector not quite orthogonal
+        # the first time.
         for _pass in range(2):
             projections = basis @ vector
             vector = vector - projections @ basis
@@ -497,7 +499,8 @@ class _Carried:
 
     An array whose name begins with d, such as ``dX``, holds the derivatives of the
     array without this d, such as ``X``, with respect to P parameters along its first
-    axis. The lines that compute it follow by the product rule from those without d.
+    axis. The product rule turns the lines that compute ``X`` into those that compute
+    ``dX``.
     """
 
     def __init__(self, prompts: Prompts, P: int) -> None:

@@ -161,8 +161,9 @@ def _functions(k: int, a: float, x: Array) -> Array:
     r"""Return :math:`x^a e^{-x/2}` times k Laguerre polynomials, (k, X).
 
     They are the polynomials of degree 0, ..., k - 1 that are orthonormal for the weight
-    :math:`x^{2a+1}e^{-x}`, by their three-term recursion. Every basis of these
-    polynomials gives the same density; this one keeps the matrix A well conditioned.
+    :math:`x^{2a+1}e^{-x}`. Their three-term recursion gives their values. Every basis
+    of these polynomials gives the same density; this one keeps the matrix A well
+    conditioned.
     """
     # The weight x^2a e^-x, in which the functions would be orthonormal themselves, has
     # no integral for a = -½.

@@ -119,7 +119,7 @@ def samples(quick: bool) -> Claim:
         params = 0.4 * rng.uniform(size=risk.size)
         trainer = risk.sampled(prompts, seed=0)
         sampled = trainer.losses(params)
-        # The distance of their mean from the loss, in standard errors.
+        # The distance of the mean of the samples from the loss, in standard errors.
         z = deviations(sampled, risk.loss(params))
         largest_z = max(largest_z, float(z))
     return Claim.of(
@@ -206,7 +206,7 @@ def three_trained(quick: bool) -> Claim:
             beta2=0.9,
             start=1e-4,
             seed=seed,
-            epsilon=1e-9,  # never reached: runs end with their steps
+            epsilon=1e-9,  # never reached, so runs end at the last step
             max_steps=steps,
         )
         last_errors.append(2.0 * float(problem.simulate().loss[-1]))
@@ -239,8 +239,9 @@ def rare_prompts(quick: bool) -> Claim:
     # The division gives the best steps again, up to rounding.
     least_loss = risk.loss(long_steps / TOO_LONG)
     return Claim.of(
-        # If samples have less than half of the exact loss, prompts that are not among
-        # them have the rest. In a measurement samples had 5e-12 of the exact loss.
+        # If the loss of the samples is less than half of the exact loss, prompts that
+        # were not sampled cause the rest. In a measurement the samples had 5e-12 of the
+        # exact loss.
         float(sampled_loss) < 0.5 * exact_loss,
         "d = 5, N = 20, four layers at 1.25 times their best steps,"
         f" {trainer.batch:,} sampled prompts",

@@ -34,7 +34,7 @@ from icl_theory.families import (
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
 
-# The w at which 1 + 2w|w| changes its sign, and with it the strength s.
+# The w at which 1 + 2w|w| changes its sign. The strength s changes its sign there, too.
 TURN = -1.0 / math.sqrt(2.0)
 # The energy e² - w² - sign(w) ln|w| at the saddle of the loss, e = 0 and w = TURN. Flow
 # from a lower energy cannot pass w = TURN.
@@ -337,8 +337,9 @@ class FixedChain(Family):
             self._validate_start(len(self.start))
 
     def _validate_start(self, size: int) -> None:
-        """Refuse a start of another size, and the numbers that a start replaces."""
-        # e and w, and b if it is trained; a readout of its own is one number more.
+        """Refuse a start of a wrong size, or one given with numbers it replaces."""
+        # A start has e and w, and b if it is trained. A separate readout u adds one
+        # number.
         least = 3 if self.bias == "trained" else 2
         if size not in (least, least + 1):
             raise argument_error(

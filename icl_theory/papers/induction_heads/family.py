@@ -69,7 +69,7 @@ SMALLEST_QUANTILE = 2.0**-60
 # Distance between the nodes of the integral over s with which `ChainRisk` computes the
 # loss.
 STEP = 0.2
-# With this distance the integral takes half as many nodes. It then has an error of
+# This coarser distance halves the number of nodes. The integral then has an error of
 # 1.8e-8 of the loss, which is less than the error of Sobol points.
 LONG_STEP = 0.4
 # `average_error` compares the Sobol points with this number of other scramblings.
@@ -309,7 +309,7 @@ class InductionRisk(Pullback):
         Learning rate of the first layer, divided by the rate of the second one.
     added : float
         Loss that the randomness of the next symbol adds to the inner risk. It is 0 if
-        the inner risk includes it.
+        the inner risk already includes this loss.
     least : float
         The lower bound of the loss that `floor` returns.
     """
@@ -474,8 +474,8 @@ class InductionHeads(Family):
         a at step 0. It is zero by default, so that the first layer attends to all lags
         equally.
     sink : float, optional
-        Score c at step 0 of a token in front of the sequence, whose value is 1/k for
-        each symbol. By default there is no such token. If c is large, predictions are
+        Initial score c of the sink, a token in front of the sequence. Its value is 1/k
+        for each symbol. By default there is no sink. If c is large, predictions are
         uniform in the beginning.
     ratio : float
         Learning rate of the first layer, divided by the rate ``eta`` of the second.
@@ -840,7 +840,8 @@ class InductionHeads(Family):
         start = "stationary" if first_law is None else float(first_law[1])
         # With causal edges the second layer also attends to the first symbol.
         is_causal = self.edge == "causal"
-        # The average over the law of chains has a closed form for a given start.
+        # For a given law of the first symbol, the average over the law of chains has a
+        # closed form.
         if self.finite_chains is None and first_law is not None:
             return TwoStateCounts(
                 self.T, concentration=self.prior, start=start, first=is_causal
@@ -854,9 +855,9 @@ class InductionHeads(Family):
         """Return the risk that follows windows of symbols, chain by chain."""
         k = self.k
         m = self.lags
-        # Four arrays of 8-byte numbers: k + 1 sums for each position of the sequence,
-        # window and last symbol. `ChainRisk` checks this memory, too, but its
-        # error would not name T.
+        # Four arrays of 8-byte numbers, with k + 1 sums for each combination of a
+        # position, a window and a last symbol. `ChainRisk` checks this memory, too, but
+        # its error would not name T.
         check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
         length = self.T if self.edge == "causal" else self.T - m + 1
         chains = self._chains_of_windows()
@@ -874,8 +875,8 @@ class InductionHeads(Family):
         # The inner risk compares predictions with the law P_q of the next symbol, so
         # the randomness of this symbol, ½ E[1 - ‖P_q‖²], is added.
         added = chains.irreducible(length)
-        # Only a prediction that knows the chain has the loss ``added``. The least loss
-        # of the others is known for two states.
+        # Only a prediction that knows the chain reaches the loss ``added``. Without
+        # this knowledge the least loss is larger. It is known for two states.
         least = self._pairs().risk().floor() if k == 2 else added
         return InductionRisk(
             inner,
@@ -1000,9 +1001,9 @@ class InductionHeads(Family):
         the loss of the Bayes-optimal predictor, if it is known.
         """
         if self._is_renamed:
-            # The log losses of three states are sums over the counts of pairs, without
-            # a model. `validate` requires chains with one concentration and a uniform
-            # first symbol. For these the bigram is Bayes-optimal.
+            # For three states the log losses are sums over the counts of pairs. They
+            # need no model. `validate` requires chains with one concentration and a
+            # uniform first symbol. For these the bigram is Bayes-optimal.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
@@ -1110,8 +1111,9 @@ class InductionHeads(Family):
         if isinstance(risk.risk, ChainRisk):
             integral_error += risk.risk.error(risk.map.inward(params))
         if self.k == 2:
-            # Each of the two Gauss rules then has twice as many nodes. If this halves
-            # its error or more, the error is at most twice the difference.
+            # With four times as many points, each of the two Gauss rules has twice as
+            # many nodes. If this halves its error or more, the error is at most twice
+            # the difference.
             finer_loss = self.changed(points=4 * self.points).risk().loss(params)
             return 2.0 * abs(finer_loss - loss) + integral_error
         other_seeds = range(self.seed + 1, self.seed + 1 + SCRAMBLINGS)
@@ -1195,7 +1197,7 @@ class InductionHeads(Family):
             "lag_share": float(last_attention[1]),
         }
         if self.finite_chains is not None:
-            # New chains are all chains of the law.
+            # The loss on new chains is the mean over all chains of the law.
             all_chains = self.changed(chains=None, transitions=None)
             values["new_loss"] = all_chains.risk().loss(run.params)
         return values

@@ -50,7 +50,7 @@ from icl_theory.papers.induction_heads.sequences import (
 # Largest initial score. exp() of the sum of two of these is within float64, which ends
 # near e^709.
 LARGEST = 300.0
-# All entries of W at step 0 in the authors' code.
+# In the authors' code all entries of W have this value at step 0.
 COMMON = 0.01
 # A generator has the seed [seed, stream]. `InductionHeads` has the streams 0 and 1.
 # With another stream, draws of both families are independent for the same seed.
@@ -66,7 +66,7 @@ class CountLevel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MinimalHeads(Family):
-    r"""The minimal model of an induction head: linear attention into cross entropy.
+    r"""The minimal model of an induction head: linear attention and cross entropy.
 
     .. math:: f_s = \sum_l A_{s,s-l}\, e_{x_{s-l}}, \qquad
         z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
@@ -237,8 +237,9 @@ class MinimalHeads(Family):
                 "scores", self.scores, f"{self.lag_count} numbers, one for each lag"
             )
         if self.sequences is not None:
-            # Generous: at each position a pass has products of all pairs of symbols,
-            # k² numbers, and a few vectors of k numbers, and there are copies of them.
+            # A generous estimate: at each position an evaluation holds the k² products
+            # of all pairs of symbols and a few vectors of k numbers. It also makes
+            # copies of them.
             numbers = 4.0 * self.T * self.k * (self.k + 2.0)
             check_fits("sequences", self.sequences, 8.0 * self.sequences * numbers)
         else:
@@ -251,7 +252,7 @@ class MinimalHeads(Family):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the loss is a mean over drawn sequences, and not over all."""
+        """Whether the loss is a mean over drawn sequences instead of all sequences."""
         return self.sequences is not None
 
     @property
@@ -414,7 +415,7 @@ class MinimalHeads(Family):
         mean_count = np.sum(self._following * counts, axis=2)
 
         def loss(strength: float) -> float:
-            # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
+            # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
             log_total = logsumexp(strength * counts, axis=2)
             return self._mean(log_total - strength * mean_count)
 
@@ -423,7 +424,7 @@ class MinimalHeads(Family):
         # error of the strength changes the least loss by the order of its square only.
         minimum = minimize_scalar(loss, bracket=(0.0, 1.0 / self.T), tol=1e-8)
         # The excess over the Bayes loss varies less between drawn sequences than the
-        # loss, so it is added to the exact Bayes loss.
+        # loss itself does. So the excess is added to the exact Bayes loss.
         excess = float(minimum.fun) - self._entropy
         return CountLevel(float(minimum.x), self.predictors["Bayes"] + excess)
 
@@ -439,8 +440,8 @@ class MinimalHeads(Family):
     def average_error(self, params: ArrayLike) -> float:
         """Return the standard error of the loss if the sequences are drawn, else 0.
 
-        The error is that of the mean excess over the Bayes loss. For more than three
-        symbols the Bayes loss has an error, too, which is not included.
+        It is the standard error of the mean excess over the Bayes loss. For more than
+        three symbols the Bayes loss has an error, too, which is not included.
         """
         # This also checks ``params`` if there is no error.
         excesses = self.risk().excesses(params)

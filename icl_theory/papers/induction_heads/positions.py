@@ -82,7 +82,7 @@ class RowLaw:
     def loss_of_logits(self, b: float) -> float:
         """Return the loss of the prediction softmax(b n), nats."""
         logits = b * self.counts
-        # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
+        # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
         mean_logit = np.sum(self.following * logits, axis=1)
         return float(self.probability @ (logsumexp(logits, axis=1) - mean_logit))
 
@@ -143,8 +143,8 @@ class PositionLosses:
                 "2 or 3: the counts of the last symbol's row and of all symbols would"
                 f" take about {_table_bytes(k, T):.1g} bytes",
             )
-        # The factor Q, (T, ..., T), the law of a position, which is as large, and
-        # copies of both: six such arrays of 8 bytes a number.
+        # Six arrays of T^k numbers, 8 bytes each: the factor Q, (T, ..., T), the law of
+        # a position, which is as large, and copies of both.
         check_fits("T", T, 8.0 * 6.0 * float(T) ** k)
 
     def row_law(self, t: int) -> RowLaw:
@@ -233,7 +233,7 @@ class PositionLosses:
 
         Here n are the counts of the symbols that followed the last one. The second
         layer of the minimal model adds up matches, and does not divide by their number.
-        If its logits are multiples of these counts, its loss is this one or more.
+        If its logits are multiples of these counts, its loss is at least the result.
 
         Parameters
         ----------
@@ -336,8 +336,8 @@ def _one_other_state(T: int, a: float) -> Array:
     for first_symbol in (0, 1):
         stays = n1 + first_symbol
         is_possible = np.where(m == 0, stays == 0, (stays >= 1) & (stays <= m))
-        # Each of the m symbols 1 is followed by 0, at the end of a stay, or by 1.
-        # At the end of each stay the symbol 1 is left once.
+        # Of the m symbols 1, the last one of each stay is followed by 0: ``leaves``
+        # counts these. All others are followed by 1: ``remains`` counts them.
         symbols = m[is_possible]
         leaves = stays[is_possible]
         remains = symbols - leaves
@@ -353,7 +353,8 @@ def _one_other_state(T: int, a: float) -> Array:
         log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
     # The factor ½ is the probability of the first symbol. The factor 2 is there because
-    # the last symbol may also be 1. By symmetry this has the same probability.
+    # the last symbol may also be 1. By symmetry both last symbols have the same
+    # probability.
     return 2.0 * 0.5 * factor
 
 

@@ -198,7 +198,8 @@ def check_enumerable(k: int, T: int) -> None:
     # symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
     bytes_of_sequence = 8.0 * T * (k + 2.0) * (k + 2.0)
     log_bytes = log_count + math.log(bytes_of_sequence)
-    # So few bytes are always taken to be free, because `free` has to ask the system.
+    # So few bytes always count as free. This saves a call of `free`, which has to ask
+    # the system.
     if log_bytes <= math.log(SMALL):
         return
     available = free()

@@ -267,7 +267,7 @@ def long_sequences(quick: bool) -> Claim:
     # The log loss needs a sink. With the score -30 the sink's share of the attention is
     # below e^-30, or 1e-13. The 12² chains leave an error of 1.5e-5 in the signals.
     problem = LOG.changed(start="stationary", points=144, sink=-30.0)
-    gaps = []  # distances of the signals J_1 below the limit
+    gaps = []  # by how much the signals J_1 are below the limit
     for T in lengths.tolist():
         _, signal_of_lag_1 = signals(problem.changed(T=T))
         gaps.append(limit - signal_of_lag_1)
@@ -654,7 +654,7 @@ class _Outcomes(NamedTuple):
 def _count_outcomes(
     words: NDArray[np.str_], end_own: Array, head_own: Array
 ) -> _Outcomes:
-    """Count the runs with a head, and the better ones of the runs without a head.
+    """Count the runs with a head, and the runs without one that beat a head.
 
     The arguments are (sizes, seeds): what each run has learnt, in a word, and the
     losses of `Pretrained`.
@@ -734,9 +734,9 @@ class Basin(NamedTuple):
 def basin(T: int, starts: list[float], parts: int, steps: int) -> Basin:
     """Find the least b at step 0 from which descent learns an induction head.
 
-    ``starts`` are coarse values of b, rising; the first of them must not learn the
-    head. The interval in which the outcome changes is divided into ``parts``, and the
-    boundary is one of the dividing points.
+    ``starts`` are coarse values of b in rising order. From the first of them descent
+    must not learn the head. The interval in which the outcome changes is divided into
+    ``parts``, and the boundary is one of the dividing points.
     """
     ends: dict[float, str] = {}
 
@@ -1303,7 +1303,8 @@ def reduction(quick: bool) -> Claim:
             # The batches of state i have the numbers from 1000 i on. The run and the
             # other states have other numbers, so that all batches are independent.
             samples = losses(sampled, state, batches, first=1000 * i)
-            # the distance of their mean from the exact loss, in standard errors
+            # The distance of the mean of the samples from the exact loss, in standard
+            # errors.
             z_scores.append(deviations(samples, exact.loss(state)))
         largest_z.append(float(np.max(z_scores)))
         distances.append(float(np.abs(run.params - exact_run.params).max()))
@@ -1330,9 +1331,9 @@ def departure(
     """Train the full transformer, and compare its loss with that of the reduction.
 
     The loss of the full transformer is a mean over ``batches`` of prompts, at a number
-    of saved ``states``. It departs at the first of these states at which its loss
-    differs from the reduction's by more than a tenth of the fall of the reduction's
-    loss in the whole run.
+    of saved ``states``. The full transformer departs at the first of these states at
+    which both losses differ by more than a tenth of the fall of the reduction's loss in
+    the whole run.
     """
     name = pair.name
     floor = pair.exact.floor()
@@ -1473,8 +1474,8 @@ class _GrowthAndDrop(NamedTuple):
     """How long the flow of `NestedLogits` takes until half of the loss is gone."""
 
     exponent: float  # of this time as a power of N
-    # The time from 90 to 50 % of the initial loss, as a share of this time, for the
-    # larger N.
+    # The time from 90 to 50 % of the initial loss, as a share of the time until 50 %,
+    # for the larger N.
     drop: float
 
 

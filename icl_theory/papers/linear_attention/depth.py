@@ -3,9 +3,9 @@ r"""Several layers of linear attention, on isotropic tokens and tasks.
 Each layer is a step of gradient descent on the least squares of the prompt. In the
 variant GD++ it changes the tokens, too. The population loss is a polynomial in the
 trained lengths of the steps. Its coefficients are moments of a real Wishart matrix,
-which are integers over powers of N. From the moments follows a quadrature with positive
-weights that is exact for such polynomials. With it the loss is a sum of squares,
-without cancellation.
+which are integers over powers of N. The moments give a quadrature with positive weights
+that is exact for such polynomials. With it the loss is a sum of squares, without
+cancellation.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label, and Σ̂ is the
 mean of x_i x_iᵀ. The nodes of the quadrature are values x of an eigenvalue of Σ̂, and
@@ -202,7 +202,7 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     # With this last coefficient α the next polynomial of the recurrence vanishes at 0,
     # so that 0 is a node: (0 - α) p_depth(0) - β p_{depth-1}(0) = 0.
     alpha.append(-beta[-1] * at_zero[-2] / at_zero[-1])
-    # The weight of a node is one over the sum of p_k²/‖p_k‖² there.
+    # The weight of a node is one over the sum of p_k²/‖p_k‖² at this node.
     inverse_weight_at_zero = Fraction(0)
     for value, norm in zip(at_zero, norms, strict=True):
         inverse_weight_at_zero += value * value / norm
@@ -246,7 +246,8 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     beta = list[Fraction]()
     norms = [row[0]]
     for k in range(1, depth + 1):
-        # The first polynomial has no earlier one, so its coefficient is 0.
+        # No polynomial comes before the first one, so the coefficient β of an earlier
+        # one is 0.
         beta_before = beta[-1] if beta else Fraction(0)
         # p_k = (x - α) p_{k-1} - β p_{k-2} gives the integrals of p_k x^(k + i).
         next_row = list[Fraction]()
@@ -556,8 +557,8 @@ class PlusPlusRisk(BestKnown):
         # The first node is 0, and all others are positive.
         for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
             # At b = 1/x the token of the node x vanishes, and with it the derivatives
-            # of its error with respect to a_2 and b. So descents start beside it; any
-            # factor near 1 would do.
+            # of its error with respect to a_2 and b. So descents start beside b = 1/x;
+            # any factor near 1 would do.
             b = 0.9 * inverse_node
             start = np.array([a1, self._best_second_length(a1, b), b])
             loss, params = self._descend(start, scale)

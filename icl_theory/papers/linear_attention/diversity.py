@@ -384,7 +384,8 @@ def _whitener(vectors: Array) -> Array:
     A direction along which no vector has a component is mapped to zero.
     """
     variances, axes = np.linalg.eigh(vectors.T @ vectors / len(vectors))
-    # The variances come in increasing order. Smaller ones than this are rounding.
+    # The variances come in increasing order. Variances below this one are rounding
+    # errors.
     rounding = len(variances) * np.finfo(float).eps * variances[-1]
     is_nonzero = variances > rounding
     # The 1 avoids divisions by zero in directions that become zero.
@@ -613,7 +614,7 @@ def posterior_loss(
 
 
 def _law(problem: LinearAttention) -> PromptLaw:
-    """Return the law of the prompts of a problem with one layer, with matrices."""
+    """Return the law of the prompts, with matrices, of a problem with one layer."""
     if instance("problem", problem, LinearAttention, "a LinearAttention").depth > 1:
         raise argument_error("problem", problem, "of one layer")
     return problem.law().dense

@@ -308,7 +308,7 @@ def gap_constant(d: int, N: int) -> float:
     A3 = A2 * (N + 4.0) / N
     A4 = A3 * (N + 6.0) / N
     m = 1.0 + (d + 1.0) / N
-    # Let a be the part of h/‖w‖ along the task, and b the part across it. Then
+    # Let a be the part of h/‖w‖ along the task, and b the part orthogonal to it. Then
     # E a^k = A_k, and for a given a the square ‖b‖² has the mean a(d - 1)/N.
     across = (d - 1.0) / N
     h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + ‖b‖²)²
@@ -340,7 +340,8 @@ class EmpiricalSteps(Counted):
         column = np.asarray(steps, dtype=float)[:, None]
         # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
         # the digits that a difference from 1 would lose. Near ½, where the form
-        # changes, both are accurate. Each takes 0 for the modes of the other form.
+        # changes, both are accurate. Each form gets 0 for the modes that the other form
+        # computes.
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
         covered_slowly = -np.expm1(column * log_factor)

@@ -151,8 +151,8 @@ class LinearAttention(Family):
         with merged keys and queries, or "separate-layer", values, keys and queries.
     heads, rank : int
         Number of heads, and rows of the keys and queries of each head if they are
-        separate. The product of both then bounds the rank of Γ. If it is below d, the
-        floor is the least loss of that rank.
+        separate. The product of both numbers then bounds the rank of Γ. If this bound
+        is below d, the floor is the least loss of matrices up to this rank.
     start : float or array_like
         Size of the parameters at step 0. For "merged" Γ = start·I, and for "pair"
         v = start, A = start·I/√d. Heads and layers start at independent normal numbers
@@ -560,7 +560,8 @@ class LinearAttention(Family):
             return None
         fixed_set = self._set_risk
         assert isinstance(fixed_set, FixedSetRisk)
-        # The loss of all prompts of the set, without its coordinates.
+        # The loss of all prompts of the set, as a function of Γ or B instead of the
+        # trained factors.
         loss_of_set = core_risk(fixed_set.whole)
         # For a whole layer the quadratic form is in its tensor B, and not in Γ.
         is_over_gamma = self.coordinates not in WHOLE

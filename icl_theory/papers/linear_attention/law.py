@@ -192,8 +192,8 @@ class PromptLaw:
     @cached_property
     def _factors(self) -> _Factors:
         """The decomposition LᵀF = ZτYᵀ of the factors of Λ = LLᵀ and W = FFᵀ."""
-        # Formulas in τ keep digits that an inverse of M would lose: if W = I, the
-        # condition number of Λ is that of τ², and M may have that of τ⁴.
+        # Formulas in τ keep digits that an inverse of M would lose: if W = I, Λ has the
+        # condition number of τ², and M may have the one of τ⁴.
         covariance, prior, _ = self.moments
         if self.diagonal:
             tokens = np.sqrt(covariance)
@@ -457,7 +457,7 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
 
 
 def _is_moment_shape(entries: Array, d: int | None) -> bool:
-    """Whether entries are a diagonal or a square matrix; of dimension d, if given."""
+    """Whether entries are a diagonal or a square matrix (of dimension d, if given)."""
     if entries.ndim not in (1, 2) or entries.size == 0:
         return False
     size = len(entries) if d is None else d

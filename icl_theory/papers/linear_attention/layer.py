@@ -235,9 +235,9 @@ class ReducedRisk(Trainer[Means]):
     .. math:: Nh = T^\top\bigl[e\,(s^\top y) + |y|\,(I - ee^\top) g\bigr], \qquad
         g \sim N(0, I_d),
 
-    because the part of the tokens across e is independent of y. The numbers
+    because the part of the tokens orthogonal to e is independent of y. The numbers
     :math:`s^\top y` and :math:`|y|^2` follow from :math:`|s|^2 \sim \chi^2_N`, from the
-    component of ξ along s, and from the length of ξ across s. See
+    component of ξ along s, and from the length of the part of ξ orthogonal to s. See
     docs/linear-attention-theory.md, "Prompts without tokens".
 
     Parameters
@@ -325,9 +325,9 @@ def labelled_means(
     y_square = rho * s_y
     if law.noise:
         # `noise_along` is the component of the noise along s. `noise_across_square` is
-        # the squared length of the noise across s, divided by σ². A prompt of one pair
-        # has no direction across s, and numpy refuses a chi-square law of 0 degrees of
-        # freedom.
+        # the squared length of the noise orthogonal to s, divided by σ². A prompt of
+        # one pair has no direction orthogonal to s, and numpy refuses a chi-square law
+        # of 0 degrees of freedom.
         noise_along = law.noise * rng.standard_normal(B)
         noise_across_square = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
         s_noise = np.sqrt(s_square) * noise_along
@@ -389,7 +389,7 @@ class SampledLoop(SampledRisk):
         for _ in range(self.depth):
             residual = labels - np.einsum("bnd,bd->bn", tokens, w)
             descent = np.einsum("bn,bnd->bd", residual, tokens) / N  # h - Σ̂w
-            # Σ̂w' for the slope w' of w. The slope of h - Σ̂w is its negative.
+            # Σ̂w' for the slope w' of w. The slope of h - Σ̂w is -Σ̂w'.
             fit_slope = np.einsum("bnd,bd->bn", tokens, w_slope)
             sigma_w_slope = np.einsum("bn,bnd->bd", fit_slope, tokens) / N
             w = w + rate * descent

@@ -152,7 +152,8 @@ class WholeLayer:
                 rng.normal(size=size),
                 jac=True,
                 method="BFGS",
-                # The loss is then off a minimum by about the square of this, 1e-18.
+                # The excess of the loss is then about the square of this tolerance,
+                # 1e-18.
                 options={"gtol": 1e-9},
             )
             losses.append(end.fun)
@@ -165,7 +166,8 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess of the best matrix of rank one, which the second minimum has, too.
+    # The excess at the second minimum, which equals the one of the best matrix of rank
+    # one.
     second_minima = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
     below_floor = max(0.0, -least_excess)

@@ -97,7 +97,7 @@ class MergedRisk(BestKnown):
         (d,), of a matrix that stays diagonal.
     rank : int, optional
         Largest rank of Γ if it is a product of factors. The floor is then the least
-        loss of matrices of this rank.
+        loss of matrices up to this rank.
 
     Examples
     --------
@@ -184,9 +184,10 @@ class MergedRisk(BestKnown):
         return U @ modes @ V.T
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, which is the least loss of matrices of the rank.
+        """Loss above the floor, which is the least loss of matrices up to the rank.
 
-        It is a sum of squares, minus the least value that this sum has for the rank.
+        The excess is a sum of squares, minus the least value of this sum up to the
+        rank.
         """
         return self._excess(self._checked(params))
 
@@ -194,12 +195,13 @@ class MergedRisk(BestKnown):
         """The excess, which is infinite beyond the range of float64."""
         with np.errstate(over="ignore"):
             excess = self.law._excess_of_gaps(self.law._gaps(params))
-            # Rounding may take the difference below zero at the best matrix of a rank.
+            # At the best matrix up to the rank, rounding may take the difference below
+            # zero.
             return max(excess - self._rank_excess, 0.0)
 
     @cached_property
     def _rank_excess(self) -> float:
-        """How far the least loss of the rank is above the least loss of any matrix."""
+        """How far the least loss up to the rank is above the least of any matrix."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -256,7 +258,7 @@ class MergedRisk(BestKnown):
         return np.ascontiguousarray(increasing[:, ::-1])
 
     def floor(self) -> float:
-        """Least loss of the matrices of the rank, or of all if there is no rank."""
+        """Least loss of matrices up to the rank, or of all if no rank is given."""
         return self.law.floor + self._rank_excess
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
@@ -459,10 +461,11 @@ def closed_runs(
     end = np.where(is_reached, hit, last)
     plateau_excess = PLATEAU * runs.excess(np.zeros_like(end))
     plateau_end, _ = first_steps(runs.excess, plateau_excess, last)
-    # A plateau that outlasts the run ends with it.
+    # A plateau that outlasts the run ends with the run.
     plateau_end = np.minimum(plateau_end, end)
     excess = runs.excess(end)
-    # A smaller target is lost in the rounding of floor plus excess.
+    # A target below this share of the floor is lost in the rounding of floor plus
+    # excess.
     is_unresolved = above < VISIBLE * runs.floor
     return {
         "eta_used": eta,

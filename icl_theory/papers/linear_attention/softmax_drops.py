@@ -1,4 +1,4 @@
-r"""Drops of the loss of softmax heads, which replace linear ones.
+r"""Drops of the loss of softmax heads, which take the place of linear heads.
 
 The query x scores the tokens, and a head averages the labels y_n with the softmax of
 the scores as weights:

@@ -277,7 +277,7 @@ def small_starts(quick: bool) -> Claim:
         problem = base.changed(decay=decay, start=start, coordinates="pair")
         spectrum = problem.law().covariance
         N = problem.N
-        gamma = problem.gamma(problem.simulate().params)  # its diagonal γ_j, (4,)
+        gamma = problem.gamma(problem.simulate().params)  # the diagonal of Γ, γ_j, (4,)
         # The excess is computed here without formulas of the risk. It is half the sum
         # of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
         label_variance = spectrum.sum() + problem.noise**2
@@ -306,7 +306,7 @@ def aligned(d: int, size: float) -> Array:
 class Plateaus(NamedTuple):
     """Lengths of plateaus in the time ηt of gradient flow, for n sizes of the start."""
 
-    starts: Array  # the sizes of the parameters at step 0, (n,), falling
+    starts: Array  # sizes of the parameters at step 0, in falling order, (n,)
     pair: Array  # lengths for (v, A), (n,)
     # Lengths for heads with separate keys and queries, aligned with the axes, (n,).
     heads: Array
@@ -383,8 +383,8 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """Does the plateau grow like ln(1/start)?"""
     starts, pair, heads = plateaus(quick)
     x = 1.0 / starts
-    # Between the last two starts ln(1/start) grows like a small power of 1/start, of an
-    # exponent near 1/ln(1/start) ~ 0.1, and 1/start itself has the exponent 1. The
+    # Between the last two starts ln(1/start) grows like a small power of 1/start, with
+    # an exponent near 1/ln(1/start) ~ 0.1, and 1/start itself has the exponent 1. The
     # bounds are between these exponents.
     pair_exponent = power(x[-2:], pair[-2:])
     heads_exponent = power(x[-2:], heads[-2:])
@@ -758,11 +758,11 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
 class Directions(NamedTuple):
     """The directions of fixed points: T = Λq^½Γ*M^½ is the sum of σ_j u_j v_jᵀ.
 
-    At a fixed point one head is along each direction of a set S, and has this key and
-    query. See docs/linear-attention-theory.md, "Heads".
+    At a fixed point one head is along each direction of a set S. Its key and query are
+    rows of ``keys`` and ``queries``. See docs/linear-attention-theory.md, "Heads".
     """
 
-    sigma: Array  # the singular values σ_j of T, (d,), falling
+    sigma: Array  # the singular values σ_j of T, in falling order, (d,)
     queries: Array  # rows √σ_j u_jᵀ Λq^-½, (d, d)
     keys: Array  # rows √σ_j v_jᵀ M^-½, (d, d); Γ* is queriesᵀ keys
 
@@ -790,7 +790,7 @@ def fixed_points(quick: bool) -> Errors:
     spectrum = np.array([1.0, 0.5, 0.3])
     for law in (PromptLaw(spectrum, N=10, noise=0.5), mixed_law()):
         sigma, queries, keys = directions(law)
-        # The zeros are not used: pullbacks start at their heads.
+        # The zeros are not used: a pullback starts at the given heads.
         merged = MergedRisk(law.dense, np.zeros((3, 3)))
         for in_subset in _subsets(3):
             # A row is the value, the key and the query of a head. Heads of the
@@ -884,7 +884,7 @@ def merged_fixed_points(quick: bool) -> Claim:
     the loss
     """
     law = mixed_law().dense
-    # The zeros are not used: pullbacks start at their heads.
+    # The zeros are not used: a pullback starts at the given heads.
     merged = MergedRisk(law, np.zeros((3, 3)))
     rng = np.random.default_rng(0)
     starts = 3 if quick else 20
@@ -927,7 +927,7 @@ def levels(quick: bool) -> Claim:
     above its floor
     """
     distances = []
-    # Falling sizes of the random heads at step 0.
+    # Sizes of the random heads at step 0, in falling order.
     starts = (0.04, 0.015) if quick else (0.03, 0.01, 0.003)
     base = LinearAttention(
         d=3,
@@ -969,13 +969,13 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 
 
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
-    """Return the number of the saved state near a level at which excess falls slowest.
+    """Return the index of the state near a level at which the excess falls slowest.
 
     An excess is near a level if both differ by at most about 20 %. Levels next to each
     other differ by a factor of more than 2 in the rows that use this, so that a state
     is near one level only.
     """
-    # A fall i is from state i to state i + 1, and the latter must be near the level.
+    # Fall i goes from state i to state i + 1, and state i + 1 must be near the level.
     falls = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
     rates = (excess[falls] - excess[falls + 1]) / (t[falls + 1] - t[falls])
     return int(falls[np.argmin(rates)]) + 1
@@ -1020,8 +1020,8 @@ def _gaps_to_component_regression(base: LinearAttention, N: int) -> list[float]:
 
     A gap is the mean squared difference between the predictions xᵀΓh of the layer and
     of the regression, relative to the mean square of the latter. Regression on the
-    first m principal components has the diagonal matrix Γ with 1/λ_j for j <= m, and
-    zeros.
+    first m principal components has the diagonal matrix Γ with the entries 1/λ_j for
+    j <= m, and 0 for j > m.
     """
     problem = base.changed(N=N)
     law = problem.law()
@@ -1458,7 +1458,7 @@ def length_of_test(quick: bool) -> Claim:
         gamma = PromptLaw(spectrum, N=N).best
         infinite_loss = PromptLaw(spectrum, N=math.inf).loss(gamma)
         infinite_losses.append(infinite_loss)
-        # M times the part of the loss that finite tests add.
+        # M times the part of the loss that finite test prompts add.
         scaled_test_parts.append(
             [
                 (PromptLaw(spectrum, N=M).loss(gamma) - infinite_loss) * M

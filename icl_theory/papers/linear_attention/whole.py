@@ -113,7 +113,7 @@ class TensorRisk(BestKnown):
 
     @cached_property
     def best(self) -> Array:
-        """A minimiser: Γ* in the row of the label, and zeros."""
+        """A minimiser: Γ* in the row of the label, and zeros elsewhere."""
         best = np.zeros(self.start.shape)
         best[-1, :-1] = self.law.best.T
         return best
@@ -169,7 +169,7 @@ class TensorRisk(BestKnown):
         return product
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Loss above the floor, the part of it in even terms, and entries of Γ."""
+        """The excess, the part of it that even terms have, and entries of Γ."""
         even, _ = self._even(params)
         return {
             "excess": np.asarray(self._excess(params)),

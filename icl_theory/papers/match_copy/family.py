@@ -58,7 +58,7 @@ class MatchCopy(Family):
         Values are independent of the keys; or, for a finite number of prompts, the
         value of a key is the next token of a sequence.
     start : float or array_like, (1,) or (d, d)
-        ω at step 0 of W = ωI, or the parameters themselves.
+        ω at step 0, where W = ωI, or all parameters at step 0.
     seed : int
         Seed of the prompts.
     eta, epsilon, above, loss, rule, method, max_steps

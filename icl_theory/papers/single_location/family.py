@@ -47,8 +47,8 @@ from icl_theory.tokens.gaussian import next_power_of_two, normal
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 ATTENTION = ("softmax", "erf", "linear")
-# Largest spacing of the nodes of a normal number, in standard deviations, if scores are
-# small; a cautious choice.
+# Largest spacing of the nodes of a normal variable, in standard deviations. It is used
+# if scores are small, and is a cautious choice.
 LARGEST_STEP = 0.25
 # A generous bound on the numbers that a `TokenRisk` holds in memory for each node.
 NUMBERS_OF_NODE = 2000
@@ -208,8 +208,8 @@ class SeparateRisk(WithStart, Risk):
         A name ``by_z`` is the derivative with respect to z. First, z is f or u at each
         node, and then one of the overlaps κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
         ρ = k·v. The overlap ρ enters u, the variance of the value, its covariance with
-        the label, E[O] and E[O²]; η enters y and the covariance; κ enters f, θ enters u
-        and ν the covariance.
+        the label, E[O] and E[O²]; η enters y and the covariance; κ enters f; θ enters
+        u; ν enters the covariance.
         """
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread
@@ -260,7 +260,8 @@ class SeparateRisk(WithStart, Risk):
     ) -> Activations:
         """Return nodes of a score with this mean, (..., 1), and standard deviation.
 
-        The activation is of ``scale``, the factor λ, times the score.
+        The standard deviation is ``spread``. The activation takes the score times
+        ``scale``, the factor λ.
         """
         from scipy.special import erf  # slow to load
 
@@ -339,12 +340,13 @@ class SoftmaxRisk(WithStart, Risk):
         """Loss, and its gradient, (5,).
 
         Values are independent of scores. So the loss depends on the attention a only
-        through two moments: E[γ²a_J² + Σ a_l²], with the informative token J and a sum
-        over the other tokens l, and γ²E[a_J]. Both follow from losses of the average o
-        of values, weighted by a, if J has the value γ, and the values of all other
-        tokens have the mean 0 and the variance 1.
+        through two moments, γ²E[a_J] and E[γ²a_J² + Σ a_l²]. Here J is the informative
+        token, and the sum is over all other tokens l. Let o be the average of the
+        values, weighted by a, if J has the value γ and all other values have the mean 0
+        and the variance 1. Both moments follow from losses of o.
         """
-        # κ' and ν' are the coordinates of k and v across k* and v*.
+        # κ' is the coordinate of k orthogonal to k*, and ν' the one of v orthogonal to
+        # v*.
         kappa, kappa_across, nu, nu_across, bias = params
         p = self.problem
         g2 = p.spread**2  # γ²
@@ -389,7 +391,7 @@ class SoftmaxRisk(WithStart, Risk):
         The nodes are fine enough for scores of a standard deviation up to ``largest``.
         The derivatives, (U, 4, 3), are with respect to (r, κ, b) at U nodes for four
         queries. The queries stand for the targets γ and 0, in this order, each with the
-        informative token in the first place and then in a later one.
+        informative token in the first position and then in a later one.
         """
         p = self.problem
         # Weights grow like e^(r x) or e^(r γ x) with the score r x or r γ x. With this
@@ -399,7 +401,7 @@ class SoftmaxRisk(WithStart, Risk):
         zeros = np.zeros(x.size)
         ones = zeros + 1.0
         # The informative token with the value γ; another token, which has the first
-        # place if the informative one has not; and the rest.
+        # position if the informative one has not; and the rest.
         kinds = [
             Kind(1, probs, values=zeros + p.spread),
             Kind(1, probs, values=zeros, spread=ones),
@@ -412,8 +414,8 @@ class SoftmaxRisk(WithStart, Risk):
         # The score of the informative token is √snr κ + γ r x.
         slopes[0, ..., 0] = (p.spread * x)[:, None]
         slopes[0, ..., 1] = math.sqrt(p.snr)
-        # The bias belongs to the token in the first place: the informative one in
-        # queries 0 and 2, and the one of the next kind in queries 1 and 3.
+        # The bias belongs to the token in the first position. In queries 0 and 2 this
+        # is the informative token, and in queries 1 and 3 the token of the next kind.
         slopes[0, :, [0, 2], 2] = 1.0
         slopes[1, :, [1, 3], 2] = 1.0
         target = p.spread * np.array([[1.0, 1.0, 0.0, 0.0]])
@@ -470,9 +472,9 @@ class SingleLocation(Family):
         v to k* and k to v, and training keeps them so. On the sphere they are any unit
         vectors, for "erf" and "linear" only. An array gives the parameters at step 0.
         For softmax these are (κ, κ', ν, ν', b): the coordinates of k along k* and
-        across it, those of v along v* and across it, and the bias. For "erf" and
-        "linear" they are (κ, κ', ν, ν') on the manifold, or the coordinates of k and v
-        along k*, v* and two more axes, (2, 4).
+        orthogonal to it, those of v along v* and orthogonal to it, and the bias. For
+        "erf" and "linear" they are (κ, κ', ν, ν') on the manifold, or the coordinates
+        of k and v along k*, v* and two more axes, (2, 4).
     d, seed : int
         Number of dimensions, and the seed with which k and v are drawn.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -720,7 +722,8 @@ class SingleLocation(Family):
         The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds
         of the first position.
         """
-        # The probability of the first place over that of any other place.
+        # The probability of the first position, divided by the one of any other
+        # position.
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
 

@@ -102,7 +102,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         p = self.problem
         rows = np.arange(size)
         tokens = rng.normal(size=(size, p.N, self.dimension))
-        # The place of the informative token: the first one, or any other.
+        # The position of the informative token: the first one, or any other.
         is_first = rng.random(size) < p.chance
         place = np.where(is_first, 0, rng.integers(1, p.N, size))
         # Its mean is along k*, axis 0, and its label is read along v*, axis 1.

@@ -143,8 +143,8 @@ def weight_moments(N: int, variance: float) -> WeightMoments:
             coarse.squares_twice / fine.squares_twice,
         ]
     )
-    # This is the error of the coarse rule. The error of the fine rule is about its
-    # square, and never larger than it.
+    # The ratios give the error of the coarse rule. The error of the fine rule is about
+    # its square, and never larger than it.
     error = float(np.abs(ratios - 1.0).max()) + ROUNDING
     return fine._replace(error=error)
 

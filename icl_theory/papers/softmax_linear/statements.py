@@ -130,7 +130,7 @@ def error(quick: bool) -> Errors:
     """
     rng = np.random.default_rng(0)
     problems = 6 if quick else 200
-    # A grid has N d axes. These have three at most.
+    # A grid has N d axes. With these sizes it has three axes at most.
     sizes = ((1, 2), (1, 3), (2, 1))
     for problem in range(problems):
         d, N = sizes[problem % len(sizes)]
@@ -191,7 +191,8 @@ def samples(quick: bool) -> Claim:
         # is up to 1.5² here.
         u = 1.5 * direction
         sampled = sampled_distances(attention, u, N, prompts, rng)
-        # The distance of their mean from the exact one, in standard errors.
+        # The distance of the mean of the samples from the exact one, in standard
+        # errors.
         z = deviations(sampled, attention.error(u, N))
         largest = max(largest, float(z))
     return Claim.of(
