@@ -196,7 +196,7 @@ def condition(quick: bool) -> Claim:
             epsilon=VANISHING_LOSS,
             max_steps=10**10,
         )
-        if problem.largest_margin is None:  # the statement is about samples with a margin
+        if problem.largest_margin is None:  # the row is about samples with a margin
             continue
         separable += 1
         run = problem.simulate()

@@ -118,7 +118,7 @@ def off_the_manifold(quick: bool) -> Claim:
     # At the end of a run one of the two overlaps is nearly 1, and the other far from 1.
     has_right_roles = v_with_v_star > 0.99
     has_swapped_roles = k_with_v_star > 0.99
-    # The maximum is 0 if no run has the right roles.
+    # Each maximum is 0 if there is no run of its kind.
     right_loss = losses[has_right_roles].max(initial=0.0)
     swapped_loss = losses[~has_right_roles].max(initial=0.0)
     all_end_at_either = bool((has_right_roles | has_swapped_roles).all())
