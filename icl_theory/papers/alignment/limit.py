@@ -178,8 +178,8 @@ class AlignmentLimit:
     def ridge(self) -> float:
         r"""The effective ridge :math:`\tilde\lambda` of a fit to too few prompts.
 
-        It is 0 if there are more prompts than entries of Γ, τ > 1. Otherwise it is the
-        root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
+        The ridge is 0 if there are more prompts than entries of Γ, τ > 1. Otherwise it
+        is the root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
         """
         from scipy.optimize import brentq  # slow to load
 

@@ -75,8 +75,8 @@ class Pretraining:
     noise : float
         Standard deviation σ of the label noise, label units.
     squares : bool
-        Whether the layer also sees the mean of squared labels, as in the paper. It then
-        has the column γ.
+        Whether the layer also sees the mean of squared labels, as in the paper. The
+        layer then has the column γ.
 
     Raises
     ------

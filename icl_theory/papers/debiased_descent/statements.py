@@ -40,8 +40,8 @@ PAIR = np.array([1.0, -1.0])
 # For so small an ω the difference of a pair's two softmax averages is linear in ω. The
 # loss of the pair is then that of a debiased step up to the order ω², about 1e-6.
 SMALL_OMEGA = 1e-3
-# Bounds on the two numbers of `unpaired` at the end of a run. They are near 0 for a
-# pair, and near 1 for two equal heads. Both bounds are far from these numbers.
+# Bounds on the two numbers of `unpaired` at the end of a run. The two numbers are near
+# 0 for a pair, and near 1 for two equal heads. Both bounds are far from these numbers.
 MOST_OF_PAIR = 0.05
 LEAST_OF_EQUAL = 0.95
 
@@ -112,7 +112,7 @@ def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
 def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
     """Return the exact loss from the moments of the heads, without the gradient.
 
-    This takes half the time of ``risk.loss``. The parameters are (μ, ω).
+    The function takes half the time of ``risk.loss``. The parameters are (μ, ω).
     """
     output, omega = np.split(params, 2)
     # The moments E[o_h o_k] of the averages o of two heads, and E[o_h y]. The target y

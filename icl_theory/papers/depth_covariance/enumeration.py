@@ -3,7 +3,7 @@
 There is a rule for each of the N d entries of the tokens, so prompts must have very few
 entries: the product of the rules has (2L + 1)^(N d) nodes for L layers. This
 computation shares no formula with `DepthRisk`, which uses means of words in a Wishart
-matrix. It takes any matrix Γ.
+matrix. The matrix Γ may be any matrix.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ from icl_theory.papers.depth_covariance.moments import (
 Complex = NDArray[np.complex128]
 
 # The margin is the radius of the circle of nodes, relative to half the length of the
-# interval that it encloses. This is its largest value. A larger one needs fewer nodes,
-# but loses more digits with depth.
+# interval that it encloses. `MARGIN` is its largest value. A larger margin needs fewer
+# nodes, but loses more digits with depth.
 MARGIN = 1.2
 # Terms of size margin^(2L) cancel in the sum over the nodes. The margin is chosen such
 # that this size is at most e^10, which costs four or five of the 16 digits.
@@ -186,8 +186,8 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     # Four complex arrays (Z, d) and four (Z, Z), of 16 bytes a number, are generous.
     check_fits("covariance", a.shape, 64.0 * nodes * (len(a) + nodes))
     left, right = _interval(a, N)
-    # The trapezoidal rule on a circle is equally accurate for any first node. That it
-    # is half a step off the real axis is a choice.
+    # The trapezoidal rule on a circle is equally accurate for any first node. The first
+    # node is half a step off the real axis, which is a choice.
     directions = np.exp(2j * np.pi * (np.arange(nodes) + 0.5) / nodes)
     from_centre = margin * 0.5 * (right - left) * directions
     y = 0.5 * (left + right) + from_centre
@@ -207,8 +207,9 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
 def _interval(a: Array, N: int) -> tuple[float, float]:
     """Return an interval of y that a circle has to enclose.
 
-    At its ends z is at the ends of the spectrum of SA, or at zero. It contains the real
-    y with Σ a²/(y - a)² > N, because they belong to no z outside the spectrum.
+    At the ends of the interval z is at the ends of the spectrum of SA, or at zero. The
+    interval contains the real y with Σ a²/(y - a)² > N, because they belong to no z
+    outside the spectrum.
     """
     # The search for the ends has an absolute tolerance, so the eigenvalues are scaled
     # to at most 1 before. Eigenvalues of zero have no effect on z.

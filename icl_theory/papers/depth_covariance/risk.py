@@ -66,10 +66,11 @@ LARGEST_MATRIX = 4000
 # The error of an eigenvalue, or of an entry in the eigenbasis, is at most this number
 # times the largest eigenvalue times the dimension. The factor 20 is generous.
 EIGENVALUE_ROUNDING = 20.0 * 2.0**-52
-# The gradient is a polynomial. Its imaginary part at params + i·step·direction, divided
-# by the step, is its derivative along the direction. No digits cancel, as they would in
-# a difference. The relative error is of the order of the squared step, so any step that
-# is far below 1e-8 and does not underflow would do.
+# The gradient is a polynomial. The imaginary part of the gradient at
+# params + i·step·direction, divided by the step, is the derivative of the gradient
+# along the direction. No digits cancel, as they would in a difference. The relative
+# error is of the order of the squared step, so any step that is far below 1e-8 and does
+# not underflow would do.
 IMAGINARY_STEP = 1e-30
 
 
@@ -531,7 +532,7 @@ class SampledDepth(Trainer[Prompts]):
     def _numbers(self) -> float:
         """Generous bound on the numbers that a prompt takes in memory.
 
-        They are three copies of its N + 1 tokens with their labels, and of its
+        The numbers are three copies of the N + 1 tokens with their labels, and of the
         rotation.
         """
         d = self.risk.d
@@ -550,7 +551,7 @@ class SampledDepth(Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts."""
-        # This checks the size, and that the prompts fit in memory.
+        # `prompts_to_draw` checks the size, and that the prompts fit in memory.
         B = prompts_to_draw(rng, size, self._numbers)
         N = int(self.risk.N)
         d = self.risk.d

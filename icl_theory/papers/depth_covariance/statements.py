@@ -44,7 +44,7 @@ DIFFERENCE = 1e-4
 def random_moment(rng: np.random.Generator, d: int) -> Array:
     """Draw a random second moment, (d, d), with eigenvalues of at least 0.2.
 
-    The bound is arbitrary. It keeps the matrix far from a singular one.
+    The bound is arbitrary. It keeps the matrix far from singular ones.
     """
     root = rng.normal(size=(d, d))
     return np.asarray(root @ root.T / d + 0.2 * np.eye(d))

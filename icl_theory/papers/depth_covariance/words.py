@@ -92,10 +92,11 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
     for other in range(1, letters):
         between = gaps[:other]
         after = gaps[other:]
-        # Its left vector: the word becomes W_1ᵀ S W_2 / N, with W_1 reversed.
+        # Paired with the left vector of this S: the word becomes W_1ᵀ S W_2 / N, with
+        # W_1 reversed.
         reversed_word = between[:-1][::-1] + after
         total.add_word(reversed_word, loops, left=between[-1], order=1)
-        # Its right vector: the word becomes tr(S W_1) W_2 / N.
+        # Paired with the right vector of this S: the word becomes tr(S W_1) W_2 / N.
         with_closed = (*loops, between)
         if after:
             total.add_word(after[1:], with_closed, left=after[0], order=1)
@@ -118,7 +119,7 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
 def _mean_of_traces(loops: tuple[Gaps, ...]) -> Terms:
     """Return the mean of a product of traces of words.
 
-    It is a number, so the power of A in its monomials is zero.
+    The mean is a number, so the power of A in its monomials is zero.
     """
     if not loops:
         return {Monomial(power=0, traces=(), order=0): 1}  # the empty product, 1
@@ -169,7 +170,7 @@ def _in_order(loops: tuple[Gaps, ...]) -> tuple[Gaps, ...]:
 def _standard_loop(loop: Gaps) -> Gaps:
     """Return the least of the rotations and reversals of a loop.
 
-    They all have the same trace, because S and A are symmetric.
+    All rotations and reversals have the same trace, because S and A are symmetric.
     """
     equivalent_loops: list[Gaps] = []
     for strand in (loop, loop[::-1]):

@@ -67,8 +67,8 @@ class UnitMatrices(WithStart, Map):
     def _multiples(self, params: Array) -> Array:
         """Return the numbers q and p of the matrices qI and pI, (2L - 1,).
 
-        They are the mean diagonal entries, also of a direction that is no multiple of
-        I.
+        The numbers are mean diagonal entries. So the method also takes a direction
+        whose matrices are no multiples of I.
         """
         return np.trace(params, axis1=1, axis2=2) / params.shape[1]
 

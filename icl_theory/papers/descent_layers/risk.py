@@ -217,10 +217,10 @@ class LayersRisk(WithStart, Risk):
         # grid is exact for it up to the rounding that the next error covers.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
-        # The relative error of the density in units of ROUNDING, cautiously. It is not
-        # derived: neither the three numbers nor the growth with the number of nodes,
-        # the number of layers and √N. The tests compare the sum of the three errors
-        # with exact losses.
+        # The relative error of the density in units of ROUNDING, cautiously. The
+        # formula is not derived. This holds for the three numbers and for the growth
+        # with the number of nodes, the number of layers and √N. The tests compare the
+        # sum of the three errors with exact losses.
         density_roundings = (
             1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
         )
@@ -316,8 +316,8 @@ class _Residual:
             factor_errors.append(
                 abs(eta) * eigenvalue_error + 2.0 + 2.0 * np.abs(eta * x)
             )
-            # The next λ is λ(1 - γλ)². It has the error of λ times the derivative, and
-            # a generous number of roundings of this formula.
+            # The next λ is λ(1 - γλ)². The error of the next λ is the error of λ times
+            # the derivative of this formula, plus a generous number of roundings.
             token_factor = np.abs(1.0 - gamma * x)
             derivative = token_factor * np.abs(1.0 - 3.0 * gamma * x)
             own_error = 4.0 * np.abs(x) * token_factor * (1.0 + np.abs(gamma * x))
@@ -356,7 +356,7 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     # (σ²/N) ∫ p/λ dρ for each orthonormal polynomial p.
     linear = values @ (ratio * weights / x)
     # With the coefficients c of r the loss is half of |c|² - 2 c·linear, up to a
-    # constant. It is minimised subject to r(0) = c·at_zero = 1, by a Lagrange
+    # constant. The loss is minimised subject to r(0) = c·at_zero = 1, by a Lagrange
     # multiplier.
     multiplier = (1.0 - at_zero @ linear) / (at_zero @ at_zero)
     coefficients = linear + multiplier * at_zero
@@ -435,7 +435,7 @@ class SampledLayers(Trainer[Prompts]):
     def _numbers(self) -> float:
         """Generous bound on the numbers that a prompt takes in memory.
 
-        They are three copies of its N + 1 tokens with their labels, and of the
+        The numbers are three copies of the N + 1 tokens with their labels, and of the
         derivatives of tokens and labels with respect to each parameter.
         """
         return 3.0 * (1.0 + self.risk.size) * (self.risk.N + 1.0) * (self.risk.d + 1.0)
@@ -447,7 +447,7 @@ class SampledLayers(Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts."""
-        # This checks the size, and that the prompts fit in memory.
+        # `prompts_to_draw` checks the size, and that the prompts fit in memory.
         B = prompts_to_draw(rng, size, self._numbers)
         N = int(self.risk.N)
         tokens = rng.normal(size=(B, N, self.risk.d))

@@ -160,7 +160,7 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
 def _functions(k: int, a: float, x: Array) -> Array:
     r"""Return :math:`x^a e^{-x/2}` times k Laguerre polynomials, (k, X).
 
-    They are the polynomials of degree 0, ..., k - 1 that are orthonormal for the weight
+    The polynomials have the degrees 0, ..., k - 1, and are orthonormal for the weight
     :math:`x^{2a+1}e^{-x}`. Their three-term recursion gives their values. Every basis
     of these polynomials gives the same density; this one keeps the matrix A well
     conditioned.
@@ -227,7 +227,8 @@ class _Grid:
 def _end_of_grid(upper_edge: float, degree: int) -> float:
     """Return the t > edge with (t/edge)^(2 degree) e^(-(t - edge)²/2) = e^(-REACH²/2).
 
-    It is the fixed point of t = edge + √(4 degree ln(t/edge) + REACH²), by iteration.
+    The result is the fixed point of t = edge + √(4 degree ln(t/edge) + REACH²), by
+    iteration.
     """
     t = upper_edge + REACH
     for _ in range(END_ITERATIONS):
@@ -239,8 +240,8 @@ def _end_of_grid(upper_edge: float, degree: int) -> float:
 def _integration_matrix() -> Array:
     """Return the matrix that integrates a function from -1 to each Gauss node.
 
-    It acts on the values at the nodes of (-1, 1), and integrates the polynomial through
-    them.
+    The matrix acts on the values of the function at the nodes in (-1, 1), and
+    integrates the polynomial through these values.
     """
     points, _ = legendre.leggauss(PANEL_NODES)
     # Column j has the Legendre coefficients of the polynomial that is 1 at node j and 0

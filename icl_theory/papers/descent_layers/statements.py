@@ -41,9 +41,9 @@ def loss_by_moments(
 ) -> float:
     """Return the loss from exact moments of the Wishart matrix, in fractions.
 
-    It does not use the density that the risk integrates. There is no noise, and the
-    loss is half the mean of tr r(S)², with the residual r(λ) = Π_ℓ (1 - η_ℓ λ_ℓ) and
-    λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
+    The computation does not use the density that the risk integrates. There is no
+    noise, and the loss is half the mean of tr r(S)², with the residual r(λ) = Π_ℓ
+    (1 - η_ℓ λ_ℓ) and λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
     """
     # The residual of the layers so far, and λ_ℓ, as polynomials in the eigenvalue λ of
     # the prompt's covariance. The lists have the coefficients of λ^0, λ^1, ...
@@ -193,8 +193,8 @@ def three_trained(quick: bool) -> Claim:
     """three layers that are trained with Adam on d = 5, N = 20 reach a mean squared
     error of 0.0010 to 0.0028 (the last 1,000 steps of the notebook's first training)
     """
-    # A quick audit takes fewer and longer steps. Its error also ends in the printed
-    # range, although it still falls a little.
+    # A quick audit takes fewer and longer steps. The error of a quick audit also ends
+    # in the printed range, although it still falls a little.
     steps, eta = (2_500, 0.003) if quick else (9_900, 0.001)
     last_errors = []
     for seed in range(1 if quick else 3):

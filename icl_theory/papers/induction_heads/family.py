@@ -358,7 +358,7 @@ class InductionRisk(Pullback):
         one.
         """
         a, B = self.map.split(params)
-        # The last row of B has the sink's score. It is not a match.
+        # The last row of B has the sink's score, and is no part of the match.
         match = B[:-1] if self.map.matrix else B[0, 0]
         first, _ = softmax(a)
         observed = {"first": first, "match": np.asarray(match)}
@@ -371,8 +371,8 @@ class InductionRisk(Pullback):
         predecessor = self.map.symbols[..., 1, :]
         is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
-        # The expected attention times the probability of the last symbol, (..., k). Its
-        # sum over the last symbol is the expectation.
+        # The expected attention times the probability of the last symbol, (..., k). The
+        # sum over the last symbol is the expected attention.
         weighted_attention = self.last_probs * second
         observed["second"] = second
         observed["attention"] = np.asarray(np.sum(weighted_attention * is_equal))
@@ -471,8 +471,8 @@ class InductionHeads(Family):
     match : float or array_like, (k, k)
         b at step 0. If all entries of B are trained, it may also be B at step 0.
     scores : array_like, (m,), optional
-        a at step 0. It is zero by default, so that the first layer attends to all lags
-        equally.
+        a at step 0. By default all scores are zero, so that the first layer attends to
+        all lags equally.
     sink : float, optional
         Initial score c of the sink, a token in front of the sequence. Its value is 1/k
         for each symbol. By default there is no sink. If c is large, predictions are
@@ -743,7 +743,7 @@ class InductionHeads(Family):
     def finite_chains(self) -> Array | None:
         """The given or drawn chains that are trained on, (C, k, k).
 
-        It is None if training averages over the whole law of chains.
+        The value is None if training averages over the whole law of chains.
         """
         if self.transitions is not None:
             return np.array(self.transitions)
@@ -875,8 +875,9 @@ class InductionHeads(Family):
         # The inner risk compares predictions with the law P_q of the next symbol, so
         # the randomness of this symbol, ½ E[1 - ‖P_q‖²], is added.
         added = chains.irreducible(length)
-        # Only a prediction that knows the chain reaches the loss ``added``. Without
-        # this knowledge the least loss is larger. It is known for two states.
+        # Only a prediction that knows the chain reaches the loss ``added``. The least
+        # loss of all other predictions is larger. This least loss is known for two
+        # states.
         least = self._pairs().risk().floor() if k == 2 else added
         return InductionRisk(
             inner,
@@ -941,8 +942,8 @@ class InductionHeads(Family):
     def _counted_symbols(self) -> Array:
         """Return X of all different tokens, (R, m, k + 1), for two lags and two states.
 
-        They have the order of the kinds of `TwoStateCounts`: pairs of symbols, then
-        first symbols. The sink is last.
+        The tokens have the order of the kinds of `TwoStateCounts`: pairs of symbols,
+        then first symbols. The sink is last.
         """
 
         def distinct(visible: int) -> Array:
@@ -957,8 +958,8 @@ class InductionHeads(Family):
     def _renamed_symbols(self) -> Array:
         """Return X of the nine kinds of `ThreeStateCounts`, and of the sink."""
         # Three kinds, the tokens 0, 1 and 2, follow the last symbol, which is called 0.
-        # Three follow another symbol, 1 or 2. Both have the same score, so 1 stands for
-        # both. Three are the first symbol, and have no predecessor.
+        # Three follow another symbol, 1 or 2. The symbols 1 and 2 have the same score,
+        # so 1 stands for both. Three are the first symbol, and have no predecessor.
         symbol = np.tile(np.arange(3), 3)
         predecessor = np.repeat([0, 1, PAD], 3)
         indices = np.column_stack([symbol, predecessor])
@@ -1007,9 +1008,9 @@ class InductionHeads(Family):
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
-        # They differ in the scores of tokens whose predecessor is not the last symbol:
-        # the unigram counts these tokens like all others, and the bigram does not count
-        # them.
+        # The two heads differ in the scores of tokens whose predecessor is not the last
+        # symbol: the unigram counts these tokens like all others, and the bigram does
+        # not count them.
         pairs = self._pairs().risk()
         losses = {
             "uniform": self._uniform_loss(),
@@ -1040,9 +1041,9 @@ class InductionHeads(Family):
     def predictors_in_nats(self) -> dict[str, float]:
         """Return the log losses of the `predictors`, even if the objective is square.
 
-        The losses do not depend on the number of lags. They are known for two states,
-        and for three states if all entries of the chains have one concentration and the
-        first symbol is uniform.
+        The losses do not depend on the number of lags. The losses are known for two
+        states, and for three states if all entries of the chains have one concentration
+        and the first symbol is uniform.
 
         Examples
         --------
@@ -1097,9 +1098,9 @@ class InductionHeads(Family):
         For two states the estimate is twice the difference from the loss with four
         times as many chains. For more states it is the difference from the mean loss of
         eight independent scramblings, plus three standard errors of this mean. Both
-        include the error of the integral over s in `ChainRisk`, which is up to 1.8e-8
-        of the inner loss for more than two states. If the average over the chains is
-        exact, the error is 0.
+        estimates include the error of the integral over s in `ChainRisk`. For more than
+        two states this error is up to 1.8e-8 of the inner loss. If the average over the
+        chains is exact, the error is 0.
         """
         risk = self.risk()
         params = risk._checked(params)
@@ -1128,8 +1129,8 @@ class InductionHeads(Family):
         """Return in a word what the model with these parameters has learnt.
 
         The word names the lag with the largest score: "induction" for lag 1, and for
-        another lag its number, as in "lag 2". It begins with "anti-" unless the match
-        is positive.
+        another lag its number, as in "lag 2". The word begins with "anti-" unless the
+        match is positive.
         """
         params = self.risk()._checked(params)
         lag_scores = params[: self.lags]
@@ -1140,7 +1141,7 @@ class InductionHeads(Family):
     def _strength(self, params: Array) -> float:
         """Return the mean of B's diagonal, less the mean of its other entries.
 
-        This is b if B = bI.
+        The result is b if B = bI.
         """
         _, B_and_sink = self.risk().map.split(params)
         B = B_and_sink[:-1]

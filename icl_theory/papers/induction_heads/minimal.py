@@ -88,8 +88,9 @@ class MinimalHeads(Family):
         scores themselves.
     mask : {"causal", "none"}
         "causal": tokens of the first layer see no later tokens. "none": they see all
-        tokens, and later ones have the score of lag 0, as in the authors' code. Then
-        all predictions but the last one depend on the symbols that they predict.
+        tokens, and later ones have the score of lag 0, as in the authors' code. Without
+        the mask all predictions but the last one depend on the symbols that they
+        predict.
     positions : {"all", "last"}
         "all": the loss is the mean over all predictions. "last": it is the loss of the
         last prediction.
@@ -317,7 +318,8 @@ class MinimalHeads(Family):
     def is_counted(self) -> bool:
         """Whether the losses of the predictors are computed from the law of counts.
 
-        They are then means over all sequences, although training uses drawn ones.
+        The losses of the predictors are then means over all sequences, although
+        training uses drawn ones.
         """
         return self.is_drawn and self.k <= 3 and not self.is_circulant
 
@@ -443,7 +445,7 @@ class MinimalHeads(Family):
         It is the standard error of the mean excess over the Bayes loss. For more than
         three symbols the Bayes loss has an error, too, which is not included.
         """
-        # This also checks ``params`` if there is no error.
+        # The call also checks ``params`` if the error is 0.
         excesses = self.risk().excesses(params)
         if not self.is_drawn:
             return 0.0
@@ -454,7 +456,7 @@ class MinimalHeads(Family):
 
         The word is "unigram" if the second layer counts all tokens rather than matches.
         Otherwise it names the lag with the largest score: "induction" for lag 1, or
-        "lag 2" for another one. It begins with "anti-" if the match is negative.
+        "lag 2" for another one. The word begins with "anti-" if the match is negative.
         """
         v, b, c = self.risk().split(self.risk()._checked(params))
         # The attention of the last token, T - 1, on all T tokens.

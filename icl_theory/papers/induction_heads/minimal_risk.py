@@ -175,8 +175,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def metric(self) -> Array:
         """Metric of descent: 1/ratio for v, and 1 for b.
 
-        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1.
-        These are the numbers of entries of W on the diagonal and off it.
+        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1. W
+        has k entries on its diagonal and k(k - 1) entries off it.
         """
         k = self.k
         second_layer = np.ones(1)
@@ -259,7 +259,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _labels(self) -> Array:
         """Labels with which predictions are compared, (P, M, k).
 
-        They are the law of the next symbol. But if predictions depend on the next
+        The labels are the law of the next symbol. But if predictions depend on the next
         symbol itself, this symbol is the label. The last label is always the law,
         because the sequence does not contain the symbol after it.
         """

@@ -4,10 +4,10 @@ The functions that are decorated with `row` are rows of the audit: their docstri
 the statements, and ``quick`` asks for a smaller measurement.
 
 The model is `MinimalHeads`, over sequences of T symbols of k kinds. Its first layer
-mixes symbols with weights that depend on scores v, one for each lag. Its second layer
-compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbols of
-tokens in proportion to their match b and to c. ``ratio`` is the learning rate of the
-first layer divided by the rate η of the second one. Times are ηt, with the step t.
+mixes symbols with weights that depend on scores v, one for each lag. The second layer
+compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbol of
+each token in proportion to the score of its mixture. ``ratio`` is the learning rate of
+the first layer divided by the rate η of the second one. Times are ηt, with the step t.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def first_signal(quick: bool) -> Claim:
 def lag_signals(problem: MinimalHeads) -> Array:
     """Return minus the initial gradient with respect to the scores of the lags, (m,).
 
-    It says how fast these scores grow at step 0.
+    Each number says how fast the score of a lag grows at step 0.
     """
     risk = problem.risk()
     first_layer, _ = risk.blocks(risk.gradient(risk.initial))

@@ -73,8 +73,8 @@ class RowLaw:
     def bigram_loss(self) -> float:
         """Return the loss of the bigram predictor, nats.
 
-        It is the Bayes-optimal predictor, so its loss is the mean entropy of the law of
-        the next symbol.
+        The bigram is the Bayes-optimal predictor, so its loss is the mean entropy of
+        the law of the next symbol.
         """
         law = self.following
         return -float(self.probability @ np.sum(law * np.log(law), axis=1))
@@ -153,7 +153,7 @@ class PositionLosses:
         Counts that cannot occur are left out.
         """
         t = integer("t", t, minimum=1, maximum=self.T)
-        # Each symbol but the first follows one, so t symbols have t - 1 pairs.
+        # Each symbol but the first follows another one, so t symbols have t - 1 pairs.
         counts = _rows_of_counts(self.k, t - 1)
         counts_of_others = counts[:, 1:]  # n₁, ..., n_{k-1}
         pairs_of_other_rows = t - 1 - counts.sum(axis=1)
@@ -254,7 +254,7 @@ class PositionLosses:
     def _row_probability(self, counts: Array) -> Array:
         """Return the probability ρ of each row of counts, (R,).
 
-        It is the probability that Σ n followers of a symbol, in any order, have the
+        ρ is the probability that Σ n followers of a symbol, in any order, have the
         counts n: Π_y g_α(n_y) / g_kα(Σ n) with g_a(n) = Γ(a + n)/(Γ(a) n!). ``counts``
         is (R, k).
         """

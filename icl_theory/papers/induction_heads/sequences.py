@@ -7,8 +7,8 @@ y followed s so far. Averaged over the chains, the next symbol has the law
 .. math:: P(x_{t+1} = y \mid x_1, \dots, x_t)
     = \frac{\alpha + n_{x_t y}}{k\alpha + \sum_u n_{x_t u}} .
 
-This is the law of Pólya's urn. It is the Bayes-optimal prediction, and sequences can be
-drawn from it without drawing a chain.
+This is the law of Pólya's urn. It is the Bayes-optimal prediction. Sequences can be
+drawn symbol by symbol from this law, without drawing a chain.
 
 In a *circulant* chain all rows are shifts of one Dirichlet row: the differences of
 successive symbols, modulo k, are independent and have the same law. All symbols are

@@ -205,8 +205,9 @@ def useless_unigrams(quick: bool) -> Claim:
     than on other chains
     """
     # A doubly stochastic chain of two states changes the symbol with a probability p
-    # that does not depend on the symbol. These 32 midpoints of (0, 1) stand for a
-    # uniform p. The chains of `problem` also have uniform rows, but independent ones.
+    # that does not depend on the symbol. These 32 values of p, midpoints of cells in
+    # (0, 1), stand for a uniform p. The chains of `problem` also have uniform rows, but
+    # independent ones.
     p = (np.arange(32) + 0.5) / 32
     doubly_stochastic = np.stack([1.0 - p, p, p, 1.0 - p], axis=1).reshape(-1, 2, 2)
     problem = LOG.changed(T=30 if quick else 100)
@@ -452,8 +453,9 @@ class Plateaus(NamedTuple):
     def exponent(self) -> float:
         """Exponent of the length as a power of the ratio.
 
-        It is computed from the last two plateaus. They have the smallest ratios, and so
-        the slowest first layers. It is NaN if there are fewer than two plateaus.
+        The exponent is computed from the last two plateaus, which have the smallest
+        ratios, and so the slowest first layers. It is NaN if there are fewer than two
+        plateaus.
         """
         if len(self.lengths) < 2:
             return math.nan
@@ -569,8 +571,8 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
 class Continued(NamedTuple):
     """Excess losses of models that were trained on a few chains, for two durations.
 
-    They are measured on the whole law of chains. The unit is the excess of the unigram.
-    Medians are over the draws of chains.
+    The excesses are measured on the whole law of chains. The unit is the excess of the
+    unigram. Medians are over the draws of chains.
     """
 
     early: float  # median after 100 steps of descent
@@ -920,8 +922,8 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
 
         Σ_y P_qy E[N_qy/(n_y + 1)] - E[N_q]/(T + k),  N_q = Σ_y N_qy.
 
-    It is averaged over q, which is uniform. As each of the T symbols has one symbol j
-    steps before it, Σ_q N_q = T.
+    The slope is averaged over q, which is uniform. As each of the T symbols has one
+    symbol j steps before it, Σ_q N_q = T.
     """
     chain_count, k = chains.shape[:2]
     sum_over_queries = np.zeros((lags, chain_count))
@@ -971,8 +973,8 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
                 chains[:, :, y],  # P_qy
                 weights,
             )
-            # Take the transition from t - j - 1 to t - j. It has the factor of the
-            # symbol at t - j only if this symbol is in the sequence.
+            # Take the transition from t - j - 1 to t - j. The transition has the factor
+            # of the symbol at t - j only if this symbol is in the sequence.
             is_in_sequence = t - j >= 1
             transitions = to_counted if is_in_sequence else to_uncounted
             sum_from = np.einsum("czqx,czx->czq", transitions, sum_from)
@@ -1457,7 +1459,8 @@ def circuits(quick: bool) -> Claim:
     # With the lengths of the full audit both exponents are off by less than 0.004.
     is_square = abs(fixed.exponent - 2.0) < 0.02
     is_three_halves = abs(trained.exponent - 1.5) < 0.02
-    # "Abruptly": the drop takes less than 5 % of the time. It is far less here.
+    # "Abruptly": the drop takes less than 5 % of the time. The measured share is far
+    # smaller.
     is_abrupt = fixed.drop < 0.05
     return Claim.of(
         is_square and is_three_halves and is_abrupt,

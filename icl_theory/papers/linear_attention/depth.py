@@ -2,10 +2,10 @@ r"""Several layers of linear attention, on isotropic tokens and tasks.
 
 Each layer is a step of gradient descent on the least squares of the prompt. In the
 variant GD++ it changes the tokens, too. The population loss is a polynomial in the
-trained lengths of the steps. Its coefficients are moments of a real Wishart matrix,
-which are integers over powers of N. The moments give a quadrature with positive weights
-that is exact for such polynomials. With it the loss is a sum of squares, without
-cancellation.
+trained lengths of the steps. The coefficients of the polynomial are moments of a real
+Wishart matrix: integers divided by powers of N. The moments give a quadrature with
+positive weights that is exact for such polynomials. With it the loss is a sum of
+squares, without cancellation.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label, and Σ̂ is the
 mean of x_i x_iᵀ. The nodes of the quadrature are values x of an eigenvalue of Σ̂, and
@@ -42,9 +42,9 @@ from icl_theory.papers.linear_attention.risks import (
     BestKnown,
 )
 
-# Largest number of layers. The nodes come from orthogonal polynomials of the same
-# degree. Their coefficients are exact fractions, whose digits grow like the squared
-# depth.
+# Largest number of layers. The nodes of the quadrature come from orthogonal polynomials
+# whose degree is this number. Their coefficients are exact fractions, whose digits grow
+# like the squared depth.
 DEEPEST = 16
 # The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
@@ -163,8 +163,8 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     The rule satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
     polynomials p up to the degree 2·depth.
 
-    This is the Gauss–Radau rule with a node at 0, which Chebyshev's algorithm computes
-    from the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
+    It is the Gauss–Radau rule with a node at 0. Chebyshev's algorithm computes it from
+    the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
 
     Parameters
     ----------
@@ -342,8 +342,8 @@ class LoopedRisk(BestKnown):
     def _loss_and_slope(self, gamma: Any) -> tuple[Any, Any]:
         """Return the loss and its derivative with respect to γ.
 
-        They are numbers for a number γ, and (n,) each for values of γ of shape (n, 1).
-        Both are polynomials, and γ may be complex.
+        Loss and derivative are numbers for a number γ, and (n,) each for values of γ of
+        shape (n, 1). Both are polynomials in γ, which may be complex.
         """
         x, w = _quadrature(self.d, self.N, self.depth)
         D = self.depth
@@ -370,8 +370,9 @@ class LoopedRisk(BestKnown):
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Return the second derivative of the loss times ``direction``, (1,)."""
-        # The slope is a polynomial in γ. Its derivative is its imaginary part after a
-        # tiny imaginary step, over the length of the step.
+        # The slope is a polynomial in γ. The derivative of the slope is the imaginary
+        # part of the slope after a tiny imaginary step, divided by the length of the
+        # step.
         stepped: Any = params + IMAGINARY_STEP
         _, slope = self.evaluate(stepped)
         return np.asarray(slope.imag * INVERSE_STEP * direction)
@@ -390,7 +391,8 @@ class LoopedRisk(BestKnown):
     def best(self) -> Array:
         """The best γ, (1,), which is computed once.
 
-        It is the least minimum between 0 and a γ whose loss is larger than at γ = 0.
+        It has the least loss between 0 and a γ whose loss is larger than the loss at
+        γ = 0.
         """
         # For large γ the loss grows like a power of γ, so that the doubling ends.
         end = 1.0
@@ -424,8 +426,8 @@ class LoopedRisk(BestKnown):
         """
         (best,) = self.best
         gammas = np.linspace(self.start, float(best), CURVATURE_POINTS)
-        # The curvature is the derivative of the slope, by a tiny imaginary step as in
-        # `hessian_product`, for all γ at once.
+        # The curvature is the derivative of the slope. It is computed by a tiny
+        # imaginary step, as in `hessian_product`, for all γ at once.
         _, slopes = self._loss_and_slope(gammas[:, None] + IMAGINARY_STEP)
         return 1.0 / float(np.max(slopes.imag * INVERSE_STEP))
 
@@ -440,11 +442,12 @@ class Layers(NamedTuple):
 def best_layers(d: int, N: float, depth: int) -> Layers:
     r"""Return the best layers if each has its own step length, without label noise.
 
-    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) =
-    \prod_l(1 - s_lx)`. Its least value among all polynomials of degree D with p(0) = 1
-    is half the Christoffel number of the mean spectrum at 0, which is the weight of the
-    Gauss–Radau rule there. Then p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
-    See docs/linear-attention-theory.md, "Layers of their own".
+    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with
+    :math:`p(x) = \prod_l(1 - s_lx)`. The least loss of all polynomials p of degree D
+    with p(0) = 1 is half the Christoffel number of the mean spectrum at 0. This number
+    is the weight of the Gauss–Radau rule at 0. The best p vanishes at the D other
+    nodes: :math:`s_l = 1/x_l`. See docs/linear-attention-theory.md, "Layers of their
+    own".
 
     Parameters
     ----------

@@ -43,12 +43,12 @@ from icl_theory.papers.linear_attention.layer import labelled_means
 # MB, it is solved by iteration: a decomposition would take several such arrays, and a
 # time that grows like n d⁴.
 LARGEST_DIRECT = 2**25
-# Tolerance of the iteration on the residual, relative to the right-hand side. It is far
-# below the sampling error of a fit, and above the rounding of float64.
+# Tolerance of the iteration on the residual, relative to the right-hand side. This
+# tolerance is far below the sampling error of a fit, and above the rounding of float64.
 FIT_TOLERANCE = 1e-12
 # The lower end of the search for the effective ridge is below the ridge if the numbers
-# of features and prompts differ by e^-40 or more. This is the ln of that difference.
-# Numbers above 1 that differ by less are equal in float64.
+# of features and prompts differ by e^-40 or more. The constant is the logarithm of
+# e^-40. Numbers above 1 that differ by less than e^-40 are equal in float64.
 LEAST_LOG_DISTANCE = -40.0
 
 
@@ -114,7 +114,7 @@ def task_diversity(
     Parameters
     ----------
     problem : LinearAttention
-        Its prior is the law of pretraining tasks and of new tasks.
+        The prior of the problem is the law of pretraining tasks and of new tasks.
     tasks : sequence of int
         Numbers k of pretraining tasks.
     draws, seed : int
@@ -233,7 +233,7 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     Parameters
     ----------
     problem : LinearAttention
-        Its law of prompts, with finite N.
+        The problem whose law of prompts is used; N must be finite.
     prompts, seed : int
         Number n of prompts, and their seed. The squared errors of :math:`x^\top\Gamma
         h` have one minimum if :math:`n \ge d^2`. Else Γ is the minimum of least norm,
@@ -283,8 +283,8 @@ def _tasks_of_prompts(
 ) -> Array:
     """Draw the task of each prompt, (count, d).
 
-    It is one of the pretraining tasks with equal probabilities, or new in each prompt
-    if the problem has none.
+    A prompt has one of the pretraining tasks, with equal probabilities. If the problem
+    has no such tasks, each prompt has a new one.
     """
     if problem.tasks is None:
         return draw_tasks(law, count, int(rng.integers(2**31)))
@@ -374,7 +374,8 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     solution = lsqr(
         system, targets, atol=FIT_TOLERANCE, btol=FIT_TOLERANCE, iter_lim=1000
     )[0]
-    # The solution is for whitened vectors. This is the matrix for the given ones.
+    # The solution is for whitened vectors. The product is the matrix Γ for the given
+    # vectors.
     return np.asarray(x_whitener @ solution.reshape(d, d) @ h_whitener.T)
 
 

@@ -356,8 +356,8 @@ class EmpiricalSteps(Counted):
         for step, state in zip(steps, self.states(steps), strict=True):
             gaps = self.risk._gaps(state)
             # Rounding moves all singular values as far as the largest one, by up to
-            # len(s) ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t). Its
-            # relative change for a change of s is 4 η t s times that change.
+            # len(s) ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t). If s
+            # changes by δ, the excess changes by the relative amount 4 η t s δ.
             s = self.risk.modes.s
             slopes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
             rate_errors = ROUNDING * float(np.sum(slopes * gaps**2))

@@ -628,7 +628,8 @@ class LinearAttention(Family):
         core = core_risk(self.risk())
         if isinstance(core, TensorRisk):
             return core.largest_curvature()
-        # The loss of a fixed set, if there is one. It may have no curvature at all.
+        # The loss of a fixed set, if there is one. The loss may have no curvature at
+        # all.
         quadratic = self._empirical()
         if quadratic is not None:
             return float(quadratic.curvature.max(initial=0.0))
@@ -711,8 +712,8 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        # The risk over Γ itself, of which the trained parameters may be factors. Its
-        # "gamma" has the entries of Γ along the eigenvectors of Λ.
+        # The risk over Γ itself, of which the trained parameters may be factors. The
+        # observed "gamma" has the entries of Γ along the eigenvectors of Λ.
         inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
@@ -783,8 +784,8 @@ class LinearAttention(Family):
     ) -> bool:
         """Whether the columns of all points follow from the modes in closed form.
 
-        This needs a target above the floor, a start that is a number at each point, and
-        moments that are not given as matrices. Then Γ stays diagonal.
+        The closed form needs a target above the floor, a start that is a number at each
+        point, and moments that are not given as matrices. Γ then stays diagonal.
         """
         # An array of starts is a column of the sweep, with a number for each point.
         if not targets_excess or not isinstance(values["start"], float | np.ndarray):

@@ -76,9 +76,9 @@ class PromptLaw:
     prompt.
 
     If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}`
-    times the largest one count as zeros. This matters for infinite prompts, whose floor
-    jumps when an eigenvalue vanishes: a direction that no token has cannot be learnt.
-    See docs/linear-attention-theory.md, "The population loss".
+    times the largest one are treated as zeros. This matters for infinite prompts, whose
+    floor jumps when an eigenvalue vanishes: a direction that no token has cannot be
+    learnt. See docs/linear-attention-theory.md, "The population loss".
 
     Parameters
     ----------
@@ -248,8 +248,8 @@ class PromptLaw:
         _, s, reach, bases = self.modes
         assert bases is not None  # they are None for diagonal laws alone
         U, V = bases
-        # `reach` is Uᵀ Γ* V s. It was found without an inverse of M, which would lose
-        # digits.
+        # `reach` is Uᵀ Γ* V s. `reach` was found without an inverse of M, which would
+        # lose digits.
         return np.asarray(U @ _quotient(reach, s, where=s > 0.0) @ V.T)
 
     @cached_property
@@ -320,7 +320,7 @@ class PromptLaw:
             (\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
             + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr].
 
-        This is a sum of squares, so that small losses keep their digits.
+        The formula is a sum of squares, so that small losses keep their digits.
 
         Parameters
         ----------

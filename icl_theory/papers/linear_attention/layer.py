@@ -98,8 +98,8 @@ class SampledRisk(WithStart, Trainer[Prompts]):
     def _numbers(self) -> float:
         """How many numbers a prompt takes in memory.
 
-        It is a generous bound: N tokens, a query and a task of d numbers with a label
-        each, and three copies of them in the course of a computation.
+        The number is a generous bound: N tokens, a query and a task of d numbers with a
+        label each, and three copies of them in the course of a computation.
         """
         return 4.0 * (self.law.N + 2.0) * (self.law.d + 2.0)
 
@@ -119,7 +119,7 @@ class SampledRisk(WithStart, Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts, whose number is ``size``."""
-        # The helper checks the generator, and that the prompts fit into memory.
+        # `prompts_to_draw` checks the generator, and that the prompts fit into memory.
         B = prompts_to_draw(rng, size, self._numbers)
         token_root, task_root, query_root = self.roots
         d = self.law.d
@@ -246,8 +246,8 @@ class ReducedRisk(Trainer[Means]):
         The trainer that draws token by token.
     """
 
-    # This is a part of the seed of each step. `SampledRisk` does not have it, so that
-    # the random numbers here are independent of the random numbers there.
+    # ``stream`` is a part of the seed of each step. `SampledRisk` does not have it, so
+    # that the random numbers here are independent of the random numbers there.
     stream = (1,)
 
     def __init__(self, tokenwise: SampledRisk) -> None:
@@ -574,9 +574,9 @@ class LayerRisk(SampledLayer):
     ) -> LayerRisk:
         """Return the risk that starts from the parameters (v, A) of a `Pair`.
 
-        They are v and the entries of A, or of its diagonal. The number v is the last
-        entry of P, and the transpose of A is the first block of K. All other entries
-        are zero, so that the layer predicts with Γ = vA.
+        The parameters are v and the entries of A, or of its diagonal. The number v is
+        the last entry of P, and the transpose of A is the first block of K. All other
+        entries are zero, so that the layer predicts with Γ = vA.
         """
         d = prompt_law(law).d
         pair = real_array("pair", pair, 1)

@@ -152,8 +152,8 @@ class WholeLayer:
                 rng.normal(size=size),
                 jac=True,
                 method="BFGS",
-                # The excess of the loss is then about the square of this tolerance,
-                # 1e-18.
+                # At the end the excess of the loss is about the square of this
+                # tolerance on the gradient, 1e-18.
                 options={"gtol": 1e-9},
             )
             losses.append(end.fun)
@@ -221,8 +221,8 @@ def deep_loss(
     unit = np.eye(d)
     V = X
     U = np.zeros_like(unit)
-    # The layers act linearly on the query. It is this matrix times x, so that one pass
-    # serves all x.
+    # The layers act linearly on the query. The query of a layer is the matrix ``query``
+    # times x, so that one pass serves all x.
     query = unit
     for A, B in zip(descend, change, strict=True):
         # All updates use the values before this layer.

@@ -279,9 +279,9 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     ``start`` and ``best`` are :math:`x_0` and :math:`x^*`, and ``shrink`` is
     :math:`\eta\kappa`, from 0 to 2.
     """
-    # If shrink is 1, the logarithm is -∞. Its product with 0 steps is NaN, which is not
-    # used. With more steps the power is 0, as it should be. The NaN of log1p for shrink
-    # above 1 is not used either.
+    # If shrink is 1, the logarithm is -∞. The product of -∞ with 0 steps is NaN, which
+    # is not used. With more steps the power is 0, as it should be. The NaN of log1p for
+    # shrink above 1 is not used either.
     with np.errstate(divide="ignore", invalid="ignore"):
         # log1p keeps the digits of a small shrink. Near ½ both forms are accurate.
         log_factor = np.where(
@@ -615,8 +615,8 @@ class Heads(WithStart, Map):
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the derivative of Γ, a cubic polynomial, along a direction."""
-        # The derivative is the imaginary part after a tiny imaginary step, over the
-        # length of the step.
+        # The derivative is the imaginary part of Γ after a tiny imaginary step, divided
+        # by the length of the step.
         stepped = params + IMAGINARY_STEP * direction
         return self.inward(stepped).imag * INVERSE_STEP
 

@@ -146,8 +146,8 @@ def population_loss(quick: bool) -> Errors:
         _, prior, query = law.moments  # W and Λq
         # The formula of the loss is compared at five random matrices Γ.
         for gamma in rng.normal(size=(5, 2, 2)):
-            # This is E (Γh - w)(Γh - w)ᵀ plus an antisymmetric matrix, which drops out
-            # of the sum with the symmetric Λq.
+            # ``errors`` is E (Γh - w)(Γh - w)ᵀ plus an antisymmetric matrix, which
+            # drops out of the sum with the symmetric Λq.
             errors = gamma @ second @ gamma.T - 2.0 * gamma @ cross.T + prior
             yield law.loss(gamma), 0.5 * np.sum(query * errors)
     return (
@@ -278,8 +278,8 @@ def small_starts(quick: bool) -> Claim:
         spectrum = problem.law().covariance
         N = problem.N
         gamma = problem.gamma(problem.simulate().params)  # the diagonal of Γ, γ_j, (4,)
-        # The excess is computed here without formulas of the risk. It is half the sum
-        # of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
+        # The excess is computed here without formulas of the risk. The excess is half
+        # the sum of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
         label_variance = spectrum.sum() + problem.noise**2
         best = 1.0 / ((1.0 + 1.0 / N) * spectrum + label_variance / N)
         excess = 0.5 * float(np.sum(spectrum**2 / best * (gamma - best) ** 2))
@@ -496,8 +496,8 @@ def shifted(lengths: Iterable[int]) -> dict[str, Array]:
         for name, shift in SHIFTED.items():
             problems[name] = base.changed(**shift.parameters)
         table = shift_table(problems)
-        # The first row is for training on the base. Its first entry, for tests on the
-        # base, is zero and is left out.
+        # The first row is for training on the base. The first entry, for tests on the
+        # base itself, is zero and is left out.
         trained_on_base = table.excess[0] / table.floor
         shares.append(trained_on_base[1:])
     return dict(zip(SHIFTED, np.transpose(shares), strict=True))
@@ -1086,7 +1086,7 @@ QUICK_RANK_STARTS = (0.05, 0.025)
 def rests_of_rank(d: int, rank: int, starts: tuple[float, float], seeds: int) -> Array:
     """Return the times of `times_at_levels` for two starts, (2, d).
 
-    They are medians over ``seeds`` draws of random heads. The eigenvalues and the
+    The times are medians over ``seeds`` draws of random heads. The eigenvalues and the
     number of heads are those of the program that is published with the paper.
     """
     eigenvalues = np.arange(d, 0.0, -1.0)
@@ -1231,7 +1231,8 @@ class SpectrumMixture(NamedTuple):
 def exponential_spectra(d: int, N: float) -> SpectrumMixture:
     """Return the mixture for independent exponential eigenvalues of Λ.
 
-    Its laws are the nodes of a Gauss–Laguerre grid, over which sums are exact.
+    The laws of the mixture are the nodes of a Gauss–Laguerre grid, over which sums are
+    exact.
     """
     # The gradient contains polynomials of degree 3 in each eigenvalue. Three nodes are
     # exact to degree 5.
@@ -1243,8 +1244,8 @@ def exponential_spectra(d: int, N: float) -> SpectrumMixture:
 def published_mixture(N: float, grid: Array, probs: Array) -> Array:
     """Return the diagonal of the matrix C of theorem 4.5 of Zhang, Frei, Bartlett 2024.
 
-    It is C = (E Γ_ΛΛ²)⁻¹E Λ² with Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I. The means are over a
-    grid of eigenvalues, (n, d), with probabilities, (n,).
+    The matrix is C = (E Γ_ΛΛ²)⁻¹E Λ² with Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I. The means are
+    over a grid of eigenvalues, (n, d), with probabilities, (n,).
     """
     # The diagonals of Γ_Λ, (n, d).
     gamma = (1.0 + 1.0 / N) * grid + grid.sum(axis=1, keepdims=True) / N
@@ -1274,7 +1275,7 @@ def random_covariances(quick: bool) -> Claim:
         start = np.append(0.1, np.full(d, 0.1 / np.sqrt(d)))
         pair = Pullback(risk, Pair(start, (d,)))
         # At 1e-9 above the floor, parameters are off the minimum by about the root of
-        # this excess, 3e-5. That is below the bound 1e-4 on the gaps.
+        # this excess, 3e-5. This distance is below the bound 1e-4 on the gaps.
         run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         remaining_shares.append(risk.floor() / risk.loss(np.zeros(d)))

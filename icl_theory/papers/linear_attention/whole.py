@@ -224,9 +224,10 @@ class TensorRisk(BestKnown):
         task_map = covariance @ prior
         rho = float(np.sum(task_map * task_map.T))  # tr (ΛW)²
 
-        # The part of the even terms that is linear in x. It is their mean over tokens
-        # and labels, (t + τ̄c)ᵀx, and the linear part 3fᵀx/N of the cubic form in x
-        # that the query's own column of E contributes.
+        # The part of the even terms that is linear in x. It is the sum of two terms.
+        # One is the mean of the even terms over tokens and labels, (t + τ̄c)ᵀx. The
+        # other is 3fᵀx/N, the linear part of the cubic form in x that the query's own
+        # column of E contributes.
         F = _symmetric(T)
         t = np.tensordot(T, covariance)
         f = np.tensordot(F, query)
@@ -235,8 +236,8 @@ class TensorRisk(BestKnown):
         query_c = query @ c
         # The rest of this cubic form has the mean square 6 |F|²/N².
         query_F = _along_all_axes(F, query)
-        # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). It is due
-        # to the scatter of tokens and labels about their means.
+        # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). The term
+        # is due to the scatter of tokens and labels about their means.
         Y = T + np.multiply.outer(c, prior)
         scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
         # The label's square y² is multiplied by cᵀx. In a prompt its mean wᵀΛw + σ² has

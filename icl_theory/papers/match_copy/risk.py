@@ -179,8 +179,8 @@ class CopyRisk(WithStart, Risk):
     def loss_error(self, params: ArrayLike) -> float:
         """Estimate the error of the loss.
 
-        It has two parts: one from the rule for the length of the query, and one from
-        the lengths that are left out.
+        The error has two parts: one from the rule for the length of the query, and one
+        from the lengths that are left out.
         """
         return RULE_ERROR * self.loss(params) + math.exp(-DIGITS)
 
@@ -194,8 +194,8 @@ class CopyRisk(WithStart, Risk):
         finer_loss, _ = self._mean(omega, half_step)
         return abs(finer_loss - self.loss(params))
 
-    # A cache, because many steps of a run use the same nodes. It keeps the risks of its
-    # last eight entries alive.
+    # A cache, because many steps of a run use the same nodes. The cache keeps the risks
+    # of its last eight entries alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
         """Return the queries of each length in the rule for the average.

@@ -166,7 +166,7 @@ def growth(quick: bool) -> Claim:
 def _slope_over_predicted(problem: MatchCopy) -> float:
     """Return the slope of ‖W‖ in ln t between two losses, divided by ‖W*‖/2."""
     largest_margin = problem.largest_margin  # W*
-    # It would be None if no W had a margin on the drawn prompts.
+    # `largest_margin` would be None if no W had a margin on the drawn prompts.
     assert largest_margin is not None
     early = problem.changed(epsilon=1e-8).simulate()
     late = problem.changed(epsilon=1e-12).simulate()

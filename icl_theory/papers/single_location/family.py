@@ -156,9 +156,9 @@ class SeparateRisk(WithStart, Risk):
     def _informative(self, unit: Array, scale: float) -> _Informative:
         """Return the informative token for unit vectors k and v, (..., 2, D).
 
-        Its coordinate along k* is a plus g times a standard normal number, with a =
-        √snr and g = γ. All other coordinates are g times a standard normal number. The
-        label is the coordinate along v*, plus noise.
+        The coordinate of the token along k* is a plus g times a standard normal number,
+        with a = √snr and g = γ. All other coordinates are g times a standard normal
+        number. The label is the coordinate along v*, plus noise.
         """
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread  # γ
@@ -655,7 +655,7 @@ class SingleLocation(Family):
         _, triangle = np.linalg.qr(drawn[:, 2:].T)
         start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
         if self.start == "manifold":
-            # These are rows of ``start``, which is changed in place. k is made
+            # k and v are rows of ``start``, which is changed in place. k is made
             # orthogonal to v*, and v to k* and to k.
             k, v = start
             k[1] = 0.0

@@ -86,7 +86,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
     def _numbers(self) -> float:
         """Generous bound on the numbers that a prompt takes in memory.
 
-        They are three copies of N tokens, each with its score, value, weight and
+        The numbers are three copies of N tokens, each with its score, value, weight and
         derivative.
         """
         return 3.0 * self.problem.N * (self.dimension + 4.0)
@@ -97,7 +97,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts, whose scores have the factor λ of step 0."""
-        # This checks the size, and that the prompts fit in memory.
+        # `prompts_to_draw` checks the size, and that the prompts fit in memory.
         size = prompts_to_draw(rng, size, self._numbers)
         p = self.problem
         rows = np.arange(size)
@@ -105,7 +105,8 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         # The position of the informative token: the first one, or any other.
         is_first = rng.random(size) < p.chance
         place = np.where(is_first, 0, rng.integers(1, p.N, size))
-        # Its mean is along k*, axis 0, and its label is read along v*, axis 1.
+        # The mean of the informative token is along k*, axis 0, and its label is read
+        # along v*, axis 1.
         tokens[rows, place] *= p.spread
         tokens[rows, place, 0] += math.sqrt(p.snr)
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)

@@ -187,8 +187,8 @@ def samples(quick: bool) -> Claim:
     sizes = ((3, 8), (5, 40))
     for d, N in sizes:
         attention, direction = random_attention(rng, d)
-        # Samples need no grid, so the variance of the scores may be larger than 1. It
-        # is up to 1.5² here.
+        # Samples need no grid, so the variance of the scores may be larger than 1. Here
+        # the variance is up to 1.5².
         u = 1.5 * direction
         sampled = sampled_distances(attention, u, N, prompts, rng)
         # The distance of the mean of the samples from the exact one, in standard
