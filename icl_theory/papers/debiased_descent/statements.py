@@ -4,7 +4,7 @@ A head h has an output weight μ_h and an inverse temperature ω_h. Two heads wi
 -ω are called a pair. Heads are compared with a step of descent on centred tokens, whose
 loss is `debiased`, and with linear attention (`PromptLaw`). `InterpolatedHeads` makes
 many runs affordable. Prompts have N pairs (x_i, y_i) of tokens in d dimensions and
-labels with noise of the deviation σ.
+labels with noise of the standard deviation σ.
 
 The functions that are decorated with `row` are rows of the audit: their docstrings are
 the statements, and ``quick`` asks for a smaller measurement. `DEBIASED` says which
@@ -38,7 +38,8 @@ SOURCE = "He, Pan, Chen, Yang 2025, {} (reconstructed)"
 # Signs of the inverse temperatures of a pair.
 PAIR = np.array([1.0, -1.0])
 # For so small an ω the difference of a pair's two softmax averages is linear in ω. The
-# loss of the pair is then that of a debiased step up to the order ω², about 1e-6.
+# loss of the pair then equals the loss of a debiased step up to the order ω², about
+# 1e-6.
 SMALL_OMEGA = 1e-3
 # Bounds on the two numbers of `unpaired` at the end of a run. The two numbers are near
 # 0 for a pair, and near 1 for two equal heads. Both bounds are far from these numbers.
@@ -124,7 +125,7 @@ def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
 def debiased(d: int, N: int, noise: float) -> float:
     """Return the loss of a step of descent on centred tokens, with the best length η.
 
-    The step predicts (η/N) Σ y_i (x_i - mean)ᵀx, where the mean is that of the x_i.
+    The step predicts (η/N) Σ y_i (x_i - mean)ᵀx with the mean of the x_i.
     """
     # With η = 1 the prediction has the mean product d(N - 1)/N with the answer βᵀx, and
     # the mean square d(N - 1)(N + d + σ²)/N². The answer has the mean square d.
@@ -166,8 +167,8 @@ def better_than_one(quick: bool) -> Claim:
 def loss_of_small_pair(N: int) -> float:
     """Return the loss of the pair ω = ±0.001 with the best output weights.
 
-    For small ω the difference of the two softmax averages is linear in ω, and the
-    prediction of the pair is that of a step of descent on centred tokens.
+    For small ω the difference of the two softmax averages is linear in ω, and the pair
+    predicts the same as a step of descent on centred tokens.
     """
     risk = SoftmaxHeads(heads=2, N=N).risk()
     return risk.with_best_output(SMALL_OMEGA * PAIR).loss
@@ -219,12 +220,12 @@ class InterpolatedHeads(WithStart, Risk):
     .. math:: \mathcal L = \tfrac12 \mu^\top G(\omega) \mu
         - \mu^\top g(\omega) + \tfrac d2
 
-    The parameters are (μ, ω), (2H,). The average :math:`o_h` of the labels, weighted by
-    the attention of head h, has the moments :math:`G_{hk} = E[o_h \cdot o_k]`, a
-    function of :math:`\omega_h` and :math:`\omega_k`, and :math:`g_h = E[o_h \cdot y]`
-    with the target y, a function of :math:`\omega_h`. Here both functions are replaced
-    by polynomials, which are exact at n Chebyshev nodes. A step costs microseconds
-    instead of a tenth of a second.
+    The parameters are (μ, ω), (2H,). Let :math:`o_h` be the average of the labels,
+    weighted by the attention of head h, and y the target. The moment
+    :math:`G_{hk} = E[o_h \cdot o_k]` is a function of :math:`\omega_h` and
+    :math:`\omega_k`, and :math:`g_h = E[o_h \cdot y]` is a function of
+    :math:`\omega_h`. Here both functions are replaced by polynomials, which are exact
+    at n Chebyshev nodes. A step costs microseconds instead of a tenth of a second.
     """
 
     start: Array  # (μ, ω) at step 0

@@ -241,9 +241,10 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     edge = brentq(excess, pole + side * near, pole + side * far)
     if side * z(edge) < 0.0:
         # All eigenvalues of SA other than zero are on the other side of zero, and zero
-        # is an eigenvalue if N < d. So the interval has to reach to the y at which
+        # is an eigenvalue if N < d. So the interval has to extend to the y at which
         # z = 0. At the new far distance y has the sign of ``side``. z = ys has the same
-        # sign, because Σ |a/(y - a)| is at most N/2 there, and s at least ½.
+        # sign, because Σ |a/(y - a)| is at most N/2 at this distance, so that s is at
+        # least ½.
         far += 2.0 * float(np.abs(a).sum()) / N + 2.0 * abs(pole)
         edge = brentq(z, *sorted((edge, pole + side * far)))
     return float(edge)

@@ -16,14 +16,15 @@ LARGEST_MOMENT = 1e20
 # Negative eigenvalues up to this size, relative to d times the largest one, are taken
 # for rounding errors, which are about 1e-16. The size is generous.
 EIGENVALUE_ROUNDING = 1e-12
-# Two matrices count as commuting if the entries of their commutator are at most this
-# large, relative to d times the product of their largest entries. This bound is far
-# above rounding errors, because matrices may be given with fewer digits, or may be
+# Two matrices are taken as commuting if the entries of their commutator are at most
+# this large, relative to d times the product of their largest entries. This bound is
+# far above rounding errors, because matrices may be given with fewer digits, or may be
 # products.
 COMMUTATION = 1e-10
-# Weight of the second of two commuting matrices in their sum, whose eigenvectors are
-# those of both. Two eigenvectors cannot be told apart if the sum has equal eigenvalues
-# for them. With a weight that is far from simple fractions this seldom happens.
+# Weight of the second of two commuting matrices in a sum. The eigenvectors of the sum
+# are eigenvectors of both matrices. Two eigenvectors cannot be told apart if the sum
+# has equal eigenvalues for them. With a weight that is far from simple fractions this
+# seldom happens.
 MIXTURE = 0.6180339887
 
 

@@ -230,14 +230,14 @@ class DepthRisk(WithStart, Risk):
         """Loss and its gradient."""
         loss, gradient = self._evaluate(params)
         # Terms of large parameters overflow, and their sum may be NaN, which the engine
-        # refuses. Such parameters count as having an infinite loss.
+        # refuses. Such parameters are given an infinite loss.
         if not (np.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
 
     def _evaluate(self, params: Array) -> tuple[Any, Array]:
         """Return loss and gradient, for real or complex parameters."""
-        # The eigenvalues of A = ΣΓ/L divided by those of Γ, (d,).
+        # The eigenvalues of A = ΣΓ/L divided by the eigenvalues of Γ, (d,).
         a_over_gamma = self.covariance / self.depth
         a = self._eigenvalues(params) * a_over_gamma
         if math.isinf(self.N):
@@ -246,7 +246,7 @@ class DepthRisk(WithStart, Risk):
             loss, a_gradient = self._with_samples(a)
         gradient = a_gradient * a_over_gamma
         if self.rotated:
-            # Each eigenvalue is the one parameter γ.
+            # All eigenvalues of Γ are the one parameter γ.
             gradient = gradient.sum(keepdims=True)
         return loss, gradient
 
@@ -409,7 +409,7 @@ class SymmetricRisk(WithStart, Risk):
         # A = Σ^½ΓΣ^½/L, and the gradient is for the entries of Γ.
         gradient = to_basis.T @ A_gradient @ to_basis / self.depth
         # Terms of large parameters overflow, and their sum may be NaN, which the engine
-        # refuses. Such parameters count as having an infinite loss.
+        # refuses. Such parameters are given an infinite loss.
         if not (math.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
@@ -584,9 +584,9 @@ class SampledDepth(Trainer[Prompts]):
         # Gradients of the sum of the losses over the prompts.
         step_gradient = np.zeros(self.risk.d)
         labels_gradient = np.zeros_like(y)  # of the labels of later layers, (B, N)
-        # From the last layer back to the first. In `_forward` each layer has a change
-        # Γh/L. The layer adds the product of change and query to the error, and
-        # subtracts the products of change and tokens from the labels.
+        # The loop goes from the last layer back to the first. In `_forward` each layer
+        # has a change Γh/L. The layer adds the product of change and query to the
+        # error, and subtracts the products of change and tokens from the labels.
         for h in reversed(h_of_layers):
             change_gradient = query * errors[:, None]
             change_gradient = change_gradient - np.einsum(
@@ -600,7 +600,7 @@ class SampledDepth(Trainer[Prompts]):
         # step = Γ/L, and the loss is a mean over the prompts.
         gradient = step_gradient / (self.risk.depth * len(errors))
         if self.risk.rotated:
-            # Each eigenvalue is the one parameter γ.
+            # All eigenvalues of Γ are the one parameter γ.
             gradient = gradient.sum(keepdims=True)
         return 0.5 * float(np.mean(errors**2)), gradient
 

@@ -6,8 +6,8 @@ says which statement of the paper each row tests.
 
 Tokens have the covariance Σ with the eigenvalues λ_j, and tasks the second moment Ω
 with the eigenvalues ω_j, in d dimensions. Prompts have N pairs with label noise of the
-deviation σ. L layers, the depth, share the matrix Γ, whose eigenvalues are called
-gamma.
+standard deviation σ. L layers (the depth is L) share the matrix Γ, whose eigenvalues
+are called gamma.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from icl_theory.statements.numbers import deviations, listed, power
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 
 BORDELON = "Bordelon, Letey, Pehlevan 2025, {}"
-# For results whose formulas were known only from a summary, and are derived again here.
+# Citation for results whose formulas were known only from a summary. They are derived
+# again in this project.
 RETOLD = "Bordelon, Letey, Pehlevan 2025, {} (reconstructed)"
 # (d, N, depth) with so few entries of the tokens that all prompts can be enumerated.
 SMALL = ((1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2))
@@ -112,7 +113,7 @@ def limit(quick: bool) -> Errors:
         depth = 1 + index % deepest
         d, N = (int(size) for size in rng.integers(2, 40, 2))
         covariance, prior = rng.uniform(0.2, 2.0, (2, d))
-        # In proportion to the depth, as in `loss`.
+        # Γ has a size in proportion to the depth, as in `loss`.
         gamma = depth * rng.uniform(0.0, 1.0, d)
         leading = DepthRisk(covariance, N, depth, prior, noise=0.5, leading=True)
         expected = limit_loss(gamma, covariance, N, depth, prior, noise=0.5)

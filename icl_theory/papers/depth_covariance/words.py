@@ -234,7 +234,7 @@ def _bias_terms(depth: int) -> Terms:
             times_A = monomial._replace(power=monomial.power + 1)
             terms[times_A] += coefficient * count
         for j in range(1, depth + 1):
-            # (SA)^i (AS)^j has A² at the place where the two meet.
+            # (SA)^i (AS)^j has A² where the two factors meet.
             gaps = (1,) * (i - 1) + (2,) + (1,) * (j - 1)
             coefficient = comb(depth, i) * comb(depth, j) * (-1) ** (i + j)
             for monomial, count in mean_of_word(gaps).items():

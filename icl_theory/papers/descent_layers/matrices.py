@@ -91,7 +91,7 @@ class UnitMatrices(WithStart, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradient with respect to the matrices, (2L - 1, d, d).
 
-        ``gradient`` is the one with respect to the steps η and γ, (2L - 1,).
+        ``gradient`` is the gradient with respect to the steps η and γ, (2L - 1,).
         """
         q, p = self._parts(self._multiples(params))
         eta_gradient, gamma_gradient = self._parts(gradient)
@@ -116,8 +116,8 @@ class UnitMatrices(WithStart, Map):
         """Return the gradients with respect to the matrices qI and pI, (..., d, d).
 
         The argument has the derivatives with respect to q and p. As q is tr(Q)/d, the
-        derivative with respect to each diagonal entry of Q is 1/d of the one with
-        respect to q; likewise for P.
+        derivative with respect to each diagonal entry of Q is 1/d of the derivative
+        with respect to q. The same holds for P and p.
         """
         d = self.start.shape[1]
         return multiples_gradient[:, None, None] / d * np.eye(d)

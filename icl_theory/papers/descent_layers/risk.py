@@ -144,8 +144,8 @@ class LayersRisk(WithStart, Risk):
     @cached_property
     def _spectrum(self) -> Spectrum:
         """The quadrature that is not refined."""
-        # Kept here, because `evaluate` needs it in every step, and `mean_spectrum`
-        # would check its arguments in each call.
+        # The quadrature is kept, because `evaluate` needs it in every step, and
+        # `mean_spectrum` would check its arguments in each call.
         return self._refined_spectrum(refine=1)
 
     def _refined_spectrum(self, refine: int) -> Spectrum:
@@ -188,7 +188,7 @@ class LayersRisk(WithStart, Risk):
         # In the directions of the eigenvalue 0 nothing is explained: r = 1.
         loss = 0.5 * (mean_square + zeros)
         # Powers of large steps overflow, and may give NaN, which the engine refuses.
-        # Such steps count as having an infinite loss.
+        # Such steps are given an infinite loss.
         if not np.isfinite(loss):
             return math.inf, np.zeros_like(params)
         # The gradient has an entry for each value step, and then one for each token
@@ -213,8 +213,8 @@ class LayersRisk(WithStart, Risk):
         r = residual.values[-1]
         # The difference between the integrals of r² on both grids, of which the loss
         # has half. The noise term needs no comparison of its own: as r(0) = 1, its
-        # integrand (1 - r)²/λ is a polynomial, too, of a lower degree than r², so the
-        # grid is exact for it up to the rounding that the next error covers.
+        # integrand (1 - r)²/λ is a polynomial of a lower degree than r². So the grid is
+        # exact for it up to the rounding that the next error covers.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
         # The relative error of the density in units of ROUNDING, cautiously. The

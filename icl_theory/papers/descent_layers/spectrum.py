@@ -134,7 +134,8 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
     total = integrals[:, -1:]
-    # The integral of φ over all points above a node, minus the one below it, (k, X).
+    # The integral of φ over all points above a node, minus the integral below it, (k,
+    # X).
     Phi = total - 2.0 * integrals[:, :-1]
     x_weights = 2.0 * grid.t * grid.weights
     is_odd = k % 2 == 1
@@ -182,9 +183,9 @@ def _functions(k: int, a: float, x: Array) -> Array:
 class _Grid:
     """Panels of Gauss nodes over the k positive singular values t of X.
 
-    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero. In x it may
-    grow like x^-½ there. The grid ends where t^(2 degree) times the density is
-    negligible.
+    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero. In x the
+    density may grow like x^-½ at zero. The grid ends where t^(2 degree) times the
+    density is negligible.
 
     Attributes
     ----------

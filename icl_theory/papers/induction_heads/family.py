@@ -2,13 +2,14 @@
 
 `InductionHeads` is the family; it trains on the exact loss. `TwoLayers` maps its
 parameters to the scores of the second layer, and `InductionRisk` is the loss of these
-parameters. `dirichlet_points` makes chains that stand for a continuous law of chains.
+parameters. `dirichlet_points` makes a finite number of chains that approximate a
+continuous law.
 
 A sequence has T symbols, each one of k. The parameters are (a, B, c). The m lag scores
-a give the attention α = softmax(a) of the first layer, B (or bI) compares its output
-with the last symbol, and c is the score of a sink, if there is one. The loss is an
-inner risk of the scores of the second layer: `CountRisk` sums over counts of pairs of
-symbols, and `ChainRisk` follows windows of m symbols, chain by chain. In both risks
+a give the attention α = softmax(a) of the first layer. B (or bI) compares the output of
+this layer with the last symbol. c is the score of a sink, if there is one. The loss is
+an inner risk of the scores of the second layer: `CountRisk` sums over counts of pairs
+of symbols, and `ChainRisk` follows windows of m symbols, chain by chain. In both risks
 tokens of the same *kind* have the same scores, one for each value of the last symbol.
 """
 
@@ -56,8 +57,8 @@ from icl_theory.tokens.sampled import softmax
 # Largest initial score. exp() of the sum of two of these is within float64, which ends
 # near e^709.
 LARGEST = 300.0
-# Stands for the symbol at a lag that reaches back beyond the beginning of the sequence.
-# Its one-hot vector is zero.
+# The symbol that a token sees at a lag that reaches back beyond the beginning of the
+# sequence. The one-hot vector of this symbol is zero.
 PAD = -1
 # A random generator has the seed [seed, stream], so that different draws of one problem
 # are independent.
@@ -81,7 +82,7 @@ HIDDEN = -100.0
 
 
 def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
-    """Return a finite number of chains that stand for all chains with Dirichlet rows.
+    """Return chains that approximate the law of all chains with Dirichlet rows.
 
     For two states the chains are the product of two Gauss–Jacobi rules, for P₀₁ and for
     P₁₀, with √count nodes each. For more states they are ``count`` scrambled Sobol
@@ -252,7 +253,7 @@ class TwoLayers(WithStart, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradient with respect to (a, B, c).
 
-        ``gradient`` is the one with respect to the scores, (..., k).
+        ``gradient`` is the gradient with respect to the scores, (..., k).
         """
         a, B = self.split(params)
         m = len(a)
@@ -455,9 +456,9 @@ class InductionHeads(Family):
     transitions : array_like, (C, k, k), optional
         Train on these chains.
     points : int
-        Number of chains that stand for the law if the average over it has no closed
-        form. There is a closed form for two states, two lags, and a given start. For
-        k > 2 the number must be a power of two.
+        Number of chains that approximate the law if the average over the law has no
+        closed form. There is a closed form for two states, two lags, and a given start.
+        For k > 2 the number must be a power of two.
     start : {"uniform", "stationary"} or array_like, (k,)
         Law of the first symbol.
     objective : {"square", "log"}
@@ -735,7 +736,7 @@ class InductionHeads(Family):
 
     @property
     def is_approximate(self) -> bool:
-        """Whether a finite number of chains stands for a continuous law."""
+        """Whether a finite number of chains approximates a continuous law."""
         has_closed_form = self.is_counted and self.first_law is not None
         return self.finite_chains is None and not has_closed_form
 
@@ -749,7 +750,7 @@ class InductionHeads(Family):
             return np.array(self.transitions)
         if self.chains is None:
             return None
-        # Generous: the chains and two copies of them, with 8 bytes for each number.
+        # A generous bound, in bytes: the chains and two copies of them.
         check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
         rng = np.random.default_rng([self.seed, STREAM_OF_CHAINS])
         drawn = np.empty((self.chains, self.k, self.k))
@@ -1093,7 +1094,7 @@ class InductionHeads(Family):
         return {name: loss for name, loss in self.predictors.items() if loss > lowest}
 
     def average_error(self, params: ArrayLike) -> float:
-        """Estimate the error of the loss if a finite number of chains stands for all.
+        """Estimate the error of the loss if finitely many chains approximate the law.
 
         For two states the estimate is twice the difference from the loss with four
         times as many chains. For more states it is the difference from the mean loss of

@@ -223,8 +223,8 @@ class MinimalHeads(Family):
     def validate(self) -> None:
         """Check the parameters against each other.
 
-        The risk is made when it is needed: for long sequences its baselines take
-        seconds.
+        The risk is made only when it is needed: for long sequences the losses of its
+        baselines take seconds.
         """
         if self.lags is not None and self.lags > self.T:
             raise argument_error("lags", self.lags, f"at most T = {self.T}")

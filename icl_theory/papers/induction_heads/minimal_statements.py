@@ -231,8 +231,8 @@ def counts_as_logits(quick: bool) -> Claim:
     # The best multiple of the counts for the last position, and for all positions.
     _, last_loss = losses.best_logits(positions=range(T, T + 1))
     _, mean_loss = losses.best_logits()
-    # The unigram's loss less that of a multiple, as a share of the unigram's loss less
-    # the bigram's.
+    # By how much a multiple is better than the unigram, divided by how much the bigram
+    # is better than the unigram.
     last_share = (unigram[-1] - last_loss) / (unigram[-1] - bigram[-1])
     mean_share = (unigram.mean() - mean_loss) / (unigram.mean() - bigram.mean())
     # Both losses exceed the bigram's by 0.04 or more, and are exact up to rounding. Any

@@ -14,9 +14,9 @@ the longest sequence gives the law at all positions.
 The unigram predictor gives the symbols up to position t + 1 a joint probability that
 depends only on how often each of them occurs. By symmetry the sum of its losses up to t
 is a mean over the number of occurrences of one symbol, which may be called 0. The law
-of this number follows from the laws :math:`P_\tau`: the symbol 0 occurs more than n
-times among the first t if, for some :math:`\tau \le t`, it is the symbol at position τ
-and has occurred n times before.
+of this number follows from the laws :math:`P_\tau`. The symbol 0 occurs more than n
+times among the first t if it is the symbol at some position :math:`\tau \le t`, and has
+occurred n times before.
 
 See docs/theory/minimal-heads.md, "Losses at all positions".
 """
@@ -150,7 +150,7 @@ class PositionLosses:
     def row_law(self, t: int) -> RowLaw:
         """Return the law P_t(n) of the counts of followers after t symbols.
 
-        Counts that cannot occur are left out.
+        The law leaves out counts that cannot occur.
         """
         t = integer("t", t, minimum=1, maximum=self.T)
         # Each symbol but the first follows another one, so t symbols have t - 1 pairs.
@@ -353,8 +353,8 @@ def _one_other_state(T: int, a: float) -> Array:
         log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
     # The factor ½ is the probability of the first symbol. The factor 2 is there because
-    # the last symbol may also be 1. By symmetry both last symbols have the same
-    # probability.
+    # the last symbol may also be 1. By symmetry sequences that end with 0 and with 1
+    # have the same probability.
     return 2.0 * 0.5 * factor
 
 

@@ -194,12 +194,12 @@ def check_enumerable(k: int, T: int) -> None:
     """
     # There are about k^T / k! sequences. The logarithm is taken because k^T overflows.
     log_count = T * math.log(k) - math.lgamma(k + 1.0)
-    # Generous: at each position a pass through both layers has products of all pairs of
-    # symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
+    # A generous estimate: at each position a pass through both layers has products of
+    # all pairs of symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
     bytes_of_sequence = 8.0 * T * (k + 2.0) * (k + 2.0)
     log_bytes = log_count + math.log(bytes_of_sequence)
-    # So few bytes always count as free. This saves a call of `free`, which has to ask
-    # the system.
+    # An array of so few bytes is taken to fit in any case. This saves a call of `free`,
+    # which has to ask the system.
     if log_bytes <= math.log(SMALL):
         return
     available = free()

@@ -266,7 +266,7 @@ def long_sequences(quick: bool) -> Claim:
     limit = float(probs @ np.sum(pi**2 * chi_squared_rows, axis=1))
     lengths = np.array([25, 50] if quick else [50, 100, 200])
     # The log loss needs a sink. With the score -30 the sink's share of the attention is
-    # below e^-30, or 1e-13. The 12² chains leave an error of 1.5e-5 in the signals.
+    # below e^-30, or 1e-13. With 12² chains the signals have an error of 1.5e-5.
     problem = LOG.changed(start="stationary", points=144, sink=-30.0)
     gaps = []  # by how much the signals J_1 are below the limit
     for T in lengths.tolist():
@@ -317,7 +317,7 @@ class Range(NamedTuple):
     parameter: str  # its name in `InductionHeads`
     quick: list[Any]  # its values in the quick audit
     full: list[Any]  # its values in the full audit
-    # Seed of the Sobol points, a finite number of chains that stand for all chains.
+    # Seed of the Sobol points, the chains that approximate the law of all chains.
     seed: int = 0
 
 
@@ -384,7 +384,7 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
 def _unknown_sign(exponents: dict[str, Exponents]) -> str:
     """Say so if two seeds of the Sobol points give the exponent of k opposite signs.
 
-    The exponent is the one at the end of the range of k. If both seeds give it the same
+    The exponent is taken at the end of the range of k. If both seeds give it the same
     sign, the text is empty.
     """
     signs = np.sign([exponents["k"].last, exponents["k (other points)"].last])
@@ -488,7 +488,7 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     step_length = " and η = 8" if quick else ""
     plateaus = [Plateaus.of(T, ratios, eta) for T in sequence_lengths]
     # If the first layer sets the duration, it is inversely proportional to the rate of
-    # this layer. An exponent within 0.15 of -1 counts as inversely proportional. With
+    # this layer. An exponent within 0.15 of -1 is taken as inversely proportional. With
     # fewer than two plateaus the exponent is NaN, and the comparison is false.
     first_layer_sets_it = all(abs(of_T.exponent + 1.0) < 0.15 for of_T in plateaus)
     law = " The first layer sets the length." if first_layer_sets_it else ""
@@ -936,11 +936,11 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
 def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     """Yield the terms of Σ_q P_qy E[N_qy/(n_y + 1)] in `finite_slopes`, (lags, C).
 
-    Each term is for one position of the symbol y. 1/(n + 1) is the integral of z^n over
-    z from 0 to 1, which a Gauss rule gives exactly for all n <= T. So each symbol y of
-    the sequence has the factor z, and the mean is a product of sums over the symbols
-    before and after the position. The sums have an entry for each chain, node z and
-    symbol, in the axes c, z and q (or x, the symbol after q) of the einsums.
+    Each term is for one position of the symbol y. The number 1/(n + 1) is the integral
+    of z^n over z from 0 to 1. A Gauss rule gives it exactly for all n <= T. So each
+    symbol y of the sequence has the factor z, and the mean is a product of sums over
+    the symbols before and after the position. The sums have an entry for each chain,
+    node z and symbol, in the axes c, z and q (or x, the symbol after q) of the einsums.
     """
     chain_count, k = chains.shape[:2]
     # A rule with N nodes is exact up to the degree 2N - 1, which is T or more here.
@@ -954,8 +954,8 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     to_counted = to_uncounted * factors[:, None, :]
     sum_after = _sums_after(to_counted, T)
     # sums_before[-1 - j]: sums over the symbols before position t - j, given the symbol
-    # there, whose factor is included. The first layer also sees symbols at the position
-    # 0 and before, which are not in the sequence and have no factor.
+    # at t - j. The factor of this symbol is included. The first layer also sees symbols
+    # at the position 0 and before, which are not in the sequence and have no factor.
     stationary = np.broadcast_to(law[:, None], (chain_count, len(z), k))
     sums_before = [stationary] * lags
     for t in range(1, T + 1):
@@ -982,7 +982,7 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
 
 
 def _sums_after(to_counted: Array, T: int) -> Array:
-    """Return the sums over the symbols after each position, given the symbol there.
+    """Return the sums over the symbols after each position, given the symbol at it.
 
     ``to_counted`` has the transitions with their factors, (C, nodes, k, k). The result
     is (T + 1, C, nodes, k), with entry t for position t. Entry T is 1, because no
@@ -1079,7 +1079,8 @@ def tree_joints(chains: Array, parents: Sequence[int]) -> Array:
     for i in range(n):
         joints[i, i] = law[:, :, None] * np.eye(k)
         for j in range(i):
-            # From the symbol at j to that at the parent of i, and one step to i.
+            # Go from the symbol at j to the symbol at the parent of i, and from there
+            # take one step to i.
             joints[j, i] = joints[j, parents[i]] @ chains
             joints[i, j] = joints[j, i].swapaxes(1, 2)
     return joints
@@ -1209,8 +1210,9 @@ class _EndsOfStages(NamedTuple):
     def have_learnt_head(self) -> bool:
         """Whether the stages end at the induction head.
 
-        Nearly all attention is on lag 1 then, and the excess is less than twice that of
-        joint training. In these problems it is at most 1.3 times as large.
+        At the head nearly all attention is on lag 1, and the excess is less than twice
+        the excess of joint training. In these problems it is at most 1.3 times this
+        excess.
         """
         is_near_joint = self.staged_excess < 2.0 * self.joint_excess
         return self.share_of_lag_1 > 0.95 and is_near_joint
@@ -1218,8 +1220,8 @@ class _EndsOfStages(NamedTuple):
     def have_taken_lag_0(self) -> bool:
         """Whether the stages end at lag 0, far above the loss of joint training.
 
-        Nearly no attention is on lag 1 then, and the excess is more than ten times that
-        of joint training. In these problems it is 15 times as large.
+        At lag 0 nearly no attention is on lag 1, and the excess is more than ten times
+        the excess of joint training. In these problems it is 15 times this excess.
         """
         is_far_above_joint = self.staged_excess > 10.0 * self.joint_excess
         return self.share_of_lag_1 < 0.05 and is_far_above_joint
@@ -1456,7 +1458,8 @@ def circuits(quick: bool) -> Claim:
     lengths = (128, 512) if quick else (1024, 4096)
     fixed = _growth_and_drop(lengths, xi=6.0, trained=False)
     trained = _growth_and_drop(lengths, xi=0.01, trained=True)
-    # With the lengths of the full audit both exponents are off by less than 0.004.
+    # With the lengths of the full audit both exponents are off their expected values by
+    # less than 0.004.
     is_square = abs(fixed.exponent - 2.0) < 0.02
     is_three_halves = abs(trained.exponent - 1.5) < 0.02
     # "Abruptly": the drop takes less than 5 % of the time. The measured share is far
@@ -1489,7 +1492,8 @@ def _growth_and_drop(
     start = np.array([0.0, 0.0, xi])
     short, long = (NestedLogits(N, start, trained) for N in lengths)
     short_half_time = float(_run_to(0.5, short).t[-1])
-    # For the larger N: first to 90 % of the loss, and from there to 50 %.
+    # For the larger N, follow the flow first to 90 % of the loss, and from there to 50
+    # %.
     long_plateau = _run_to(0.9, long)
     long_drop = _run_to(0.5, replace(long, start=long_plateau.params))
     long_half_time = float(long_plateau.t[-1] + long_drop.t[-1])

@@ -1,9 +1,9 @@
 r"""Several layers of linear attention, on isotropic tokens and tasks.
 
 Each layer is a step of gradient descent on the least squares of the prompt. In the
-variant GD++ it changes the tokens, too. The population loss is a polynomial in the
-trained lengths of the steps. The coefficients of the polynomial are moments of a real
-Wishart matrix: integers divided by powers of N. The moments give a quadrature with
+variant GD++ each layer changes the tokens, too. The population loss is a polynomial in
+the trained lengths of the steps. The coefficients of the polynomial are moments of a
+real Wishart matrix: integers divided by powers of N. The moments give a quadrature with
 positive weights that is exact for such polynomials. With it the loss is a sum of
 squares, without cancellation.
 
@@ -106,16 +106,16 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
 
     Among the zonal polynomials, only those of the partitions (a, b, 1, ..., 1) of k
     occur in the trace of a power. A partition is drawn as rows of boxes. Box (i, j) is
-    the one in row i and column j, both counted from 0, with α boxes to its right and λ
-    boxes below. The moment is the sum over the partitions
+    in row i and column j, both counted from 0. It has α boxes to its right and λ boxes
+    below it. The moment is the sum over the partitions
 
     .. math:: 2k \sum \frac{\prod_{(i,j) \ne (0,0)} (2j - i)\;
         \prod_{(i,j)} (d + 2j - i)(N + 2j - i)}
         {\prod_{(i,j)} (2\alpha + \lambda + 1)(2\alpha + \lambda + 2)} .
     """
     total = Fraction(0)
-    # A partition with more than d or N rows has a box with i = d or i = N and j = 0,
-    # whose factor d + 2j - i or N + 2j - i is 0.
+    # A partition with more than d rows has a box with i = d and j = 0, whose factor
+    # d + 2j - i is 0. For more than N rows the factor N + 2j - i of a box is 0.
     most_rows = min(d, N)
     for first in range(1, k + 1):
         for second in range(min(first, k - first) + 1):
@@ -354,8 +354,8 @@ class LoopedRisk(BestKnown):
         slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
         noise_variance = self.noise**2 / self.N
         if noise_variance > 0.0:
-            # Along an eigendirection of Σ̂ the layers have fitted this share of the
-            # noise. Its slope is x remaining^(D-1).
+            # ``fitted`` is the share of the noise that the layers have fitted along an
+            # eigendirection of Σ̂. Its slope is x remaining^(D-1).
             fitted = 1.0 - remaining**D
             # At the node x = 0 nothing is fitted, and the polynomial fitted²/x is zero.
             is_positive = x > 0.0

@@ -178,7 +178,7 @@ class EmpiricalRisk(WithStart, Risk):
         """The singular value decomposition of the equations."""
         rows, target = self.equations
         U, s, axes = np.linalg.svd(rows, full_matrices=False)
-        # Singular values below the rounding of the largest one count as zeros: no
+        # Singular values below the rounding of the largest one are treated as zeros: no
         # prompt has a component along their axes.
         rounding = max(rows.shape) * np.finfo(float).eps * s[0]
         is_nonzero = s > rounding

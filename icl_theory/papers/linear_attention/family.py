@@ -6,9 +6,9 @@ computed in closed form, all points of one dimension at once.
 
 Letters, as in the module of the law: the prediction is xᵀΓh for the query x and the
 mean h of label times token, and Γ* is the best matrix. Λ is the covariance of the
-tokens, W the second moment of the tasks, and Λ_q that of the query. The loss is a sum
-over modes with the curvatures q_a m_b, products of eigenvalues of Λ_q and of the second
-moment M of h.
+tokens, W the second moment of the tasks, and Λ_q the second moment of the query. The
+loss is a sum over modes with the curvatures q_a m_b, products of eigenvalues of Λ_q and
+of the second moment M of h.
 """
 
 from __future__ import annotations
@@ -547,7 +547,7 @@ class LinearAttention(Family):
         core = core_risk(risk)
         if isinstance(core, LoopedRisk | TensorRisk):
             return trainer_of(risk, batch, seed)
-        # The trainer takes the place of the risk over Γ, inside the same coordinates.
+        # The trainer replaces the risk over Γ, and the coordinates stay as they are.
         trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
         return replace_core(risk, trainer)
 
@@ -802,16 +802,16 @@ class LinearAttention(Family):
     ) -> dict[int, LinearAttention]:
         """Return the problems of the points where ``mask`` is true.
 
-        The keys are the numbers of the points. Points whose parameters are refused are
-        left out.
+        The keys are the numbers of the points. The mapping has no points whose
+        parameters are refused.
         """
         problems = dict[int, LinearAttention]()
         for i in np.flatnonzero(mask).tolist():
             parameters = dict(common)
             for name, column in points.items():
                 parameters[name] = column[i].item()
-            # A refused point is left out. The sweep then simulates it, and reports why
-            # it is refused.
+            # A refused point is skipped here. The sweep then simulates the point, and
+            # reports why it is refused.
             with contextlib.suppress(ValueError):
                 problems[i] = cls(**parameters)
         return problems

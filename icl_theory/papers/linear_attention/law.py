@@ -1,11 +1,11 @@
 r"""The law of the prompts of in-context linear regression.
 
 A `PromptLaw` holds the second moments of tokens, tasks and query, the length N of a
-prompt and the label noise. From these it computes the population loss of a prediction
-:math:`\hat y = x^\top\Gamma h` for any matrix Γ, the best matrix and its loss (the
-floor), and the axes in which the loss is a sum of squares. Here x is the query, and
-:math:`h = \frac1N\sum y_i x_i` the mean of label times token. All risks of this folder
-are built on this law.
+prompt and the label noise. From these it computes three things: the population loss of
+a prediction :math:`\hat y = x^\top\Gamma h` for any matrix Γ, the best matrix with its
+loss (the floor), and the axes in which the loss is a sum of squares. Here x is the
+query, and :math:`h = \frac1N\sum y_i x_i` the mean of label times token. All risks of
+this folder are built on this law.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class PromptLaw:
     def _factors(self) -> _Factors:
         """The decomposition LᵀF = ZτYᵀ of the factors of Λ = LLᵀ and W = FFᵀ."""
         # Formulas in τ keep digits that an inverse of M would lose: if W = I, Λ has the
-        # condition number of τ², and M may have the one of τ⁴.
+        # condition number of τ², and M may have the condition number of τ⁴.
         covariance, prior, _ = self.moments
         if self.diagonal:
             tokens = np.sqrt(covariance)

@@ -247,7 +247,8 @@ class ReducedRisk(Trainer[Means]):
     """
 
     # ``stream`` is a part of the seed of each step. `SampledRisk` does not have it, so
-    # that the random numbers here are independent of the random numbers there.
+    # that this class draws random numbers that are independent of those of
+    # `SampledRisk`.
     stream = (1,)
 
     def __init__(self, tokenwise: SampledRisk) -> None:

@@ -166,7 +166,7 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess at the second minimum, which equals the one of the best matrix of rank
+    # The excess at the second minimum. It equals the excess of the best matrix of rank
     # one.
     second_minima = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
@@ -467,8 +467,8 @@ def _critical_point() -> _CriticalPoint:
 
     The layers have A_l = a_l Λ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of
     `PlusPlusRisk`, which is for Λ = I. The tasks have W = Λ⁻¹, so the loss of these
-    layers does not depend on Λ: in the coordinates Λ^-½ x, tokens and tasks are
-    isotropic, the layers have A_l = a_l I, and B is the same multiple of I.
+    layers does not depend on Λ. In the coordinates Λ^-½ x, tokens and tasks are
+    isotropic, the layers have A_l = a_l I, and B is still (b/a₁)I.
     """
     risk = PlusPlusRisk(d=2, N=2)
     # After the first layer labels and tokens have the degree 3 in the four entries of

@@ -292,9 +292,9 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     remaining = np.where(changes_sign, -remaining, remaining)
     # For modes that have hardly moved, the start plus the covered way keeps the digits
     # that the best value minus the remaining way would lose. Where about half of the
-    # way is covered, both forms are accurate. A shrink above ½ counts as slow only at
-    # step 0, at which nothing is covered for any shrink; the minimum keeps its
-    # logarithm finite.
+    # way is covered, both forms are accurate. A mode with a shrink above ½ is treated
+    # as slow only at step 0, at which nothing is covered for any shrink. `np.minimum`
+    # keeps the logarithm finite.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     is_slow = shrink * steps < 0.5
     return np.where(
@@ -454,8 +454,8 @@ def closed_runs(
         ``steps`` is -1 at points that do not reach their target up to ``last``.
     """
     runs = _DiagonalRuns(risks, eta)
-    # The first step at which each loss is at its target, or a step after the last, and
-    # the error of the loss there.
+    # The first step at which each loss is at its target, or a step after the last one
+    # if it never is, and the error of the loss at this step.
     hit, error = first_steps(runs.loss, runs.floor + above, last, runs.rounding)
     is_reached = hit <= last
     end = np.where(is_reached, hit, last)

@@ -434,7 +434,7 @@ def staircase(quick: bool) -> Claim:
     seeds = range(2 if quick else 8)
     number_in_order = 0
     for seed in seeds:
-        # Only the order of times matters here, and η may be larger.
+        # For random heads only the order of the times matters, so η may be larger.
         random_heads = base.changed(start=start, seed=seed, eta=0.2 if quick else 0.1)
         is_in_order = bool((np.diff(_half_times(random_heads)) >= 0.0).all())
         if is_in_order:
@@ -720,7 +720,7 @@ def depth(quick: bool) -> Claim:
     # Distances of the means over batches from the expected losses, in standard errors.
     z = float(deviations(sampled_per_dimension, expected).max())
     is_falling = bool((np.diff(loop) < 0.0).all())
-    # A single layer has the same loss in a loop and by itself, up to rounding.
+    # For a single layer both losses are the same, up to rounding.
     is_own_lower = bool((own <= loop * (1 + 1e-12)).all())
     return Claim.of(
         # A mean of samples that is normal is almost never 5 standard errors off.
@@ -1019,9 +1019,9 @@ def _gaps_to_component_regression(base: LinearAttention, N: int) -> list[float]:
     """Return the gaps for one and two learnt directions, for prompts of N pairs.
 
     A gap is the mean squared difference between the predictions xᵀΓh of the layer and
-    of the regression, relative to the mean square of the latter. Regression on the
-    first m principal components has the diagonal matrix Γ with the entries 1/λ_j for
-    j <= m, and 0 for j > m.
+    of the regression, divided by the mean square of the regression's prediction.
+    Regression on the first m principal components has the diagonal matrix Γ with the
+    entries 1/λ_j for j <= m, and 0 for j > m.
     """
     problem = base.changed(N=N)
     law = problem.law()
@@ -1279,8 +1279,8 @@ def random_covariances(quick: bool) -> Claim:
         run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         remaining_shares.append(risk.floor() / risk.loss(np.zeros(d)))
-        # In long prompts the mean prediction along direction j is the answer times
-        # λ_j γ_j. The largest share of all directions counts.
+        # In long prompts the mean prediction along direction j is the answer times λ_j
+        # γ_j. The largest share of all directions is kept.
         answered_shares.append(float(np.max(probs @ (grid * best))))
     # In the limit of long prompts both shares are exactly a third.
     remaining_of_infinite, remaining_of_finite = remaining_shares

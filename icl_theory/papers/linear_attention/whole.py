@@ -206,11 +206,12 @@ class TensorRisk(BestKnown):
         r"""Return twice the loss of the even terms, and products for its gradient.
 
         Twice the loss is the sum of squares below. A norm has a factor Λ_q for each
-        axis of its argument. F is T made symmetric in all three axes. The other letters
-        are :math:`t_m = \mathrm{tr}\,T_m\Lambda`, :math:`f_m = \sum_{ij}
-        F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`, :math:`\bar\tau =
-        \mathrm{tr}\,\Lambda W + \sigma^2` and :math:`\rho = \mathrm{tr}(\Lambda W)^2`;
-        see docs/linear-attention-theory.md, "The whole layer".
+        axis of its argument. F is the mean of T over all permutations of its three
+        axes. The other letters are :math:`t_m = \mathrm{tr}\,T_m\Lambda`,
+        :math:`f_m = \sum_{ij} F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`,
+        :math:`\bar\tau = \mathrm{tr}\,\Lambda W + \sigma^2` and
+        :math:`\rho = \mathrm{tr}(\Lambda W)^2`; see docs/linear-attention-theory.md,
+        "The whole layer".
 
         .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
             + \tfrac2N\Bigl[\sum_{mn}(\Lambda_q)_{mn}\mathrm{tr}\,Y_m\Lambda Y_n\Lambda
@@ -241,8 +242,9 @@ class TensorRisk(BestKnown):
         Y = T + np.multiply.outer(c, prior)
         scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
         # The label's square y² is multiplied by cᵀx. In a prompt its mean wᵀΛw + σ² has
-        # the variance 2ρ over tasks, for any N. Around it, a mean of N squares has the
-        # variance 2(τ̄² + 2ρ)/N; 2ρ/N of this is in the sum over m and n, by cW in Y.
+        # the variance 2ρ over tasks, for any N. Around this mean, the average of N
+        # squares has the variance 2(τ̄² + 2ρ)/N. The part 2ρ/N of this variance is in
+        # the sum over m and n, through cW in Y.
         c_factor = 2.0 * rho + 2.0 * a * (tau**2 + rho)
 
         twice = float(mean @ query_mean) + 6.0 * a**2 * float(np.vdot(F, query_F))

@@ -151,7 +151,7 @@ class MatchCopy(Family):
 
     @cached_property
     def _risk(self) -> Risk:
-        """The risk over all prompts, or over prompts that are drawn here, once."""
+        """The risk over all prompts, or over the prompts that are drawn once, here."""
         if not self._is_sample:
             start = self._start(shape=(1,), unit=np.ones(1))
             return CopyRisk(self.d, self.N, self.correlation, start)

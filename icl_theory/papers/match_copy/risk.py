@@ -187,7 +187,7 @@ class CopyRisk(WithStart, Risk):
     def error(self, params: ArrayLike) -> float:
         """Return the change of the loss if the step of the rule is halved.
 
-        The rule is the one for the average over the length of the query.
+        The rule computes the average over the length of the query.
         """
         omega = float(self._checked(params)[0])
         half_step = 0.5 * usual_step(self.d)
@@ -209,9 +209,9 @@ class CopyRisk(WithStart, Risk):
         lengths = gaussian_queries(self.d, self.N, largest, step, DIGITS)
         for prob, r, X, probs in lengths:
             # The error v_t - v_m of a key that is not the match has two parts. All of
-            # these errors share the part -v_m. A mean of 1, which has the same mean
-            # square, stands for it. The part v_t has the variance 1 and is independent
-            # for each key. The match has no error.
+            # these errors share the part -v_m. It is represented by a mean of 1, which
+            # has the same mean square. The part v_t has the variance 1 and is
+            # independent for each key. The match has no error.
             ones = np.ones_like(X)
             match = Kind(1, probs, np.zeros_like(X))
             others = Kind(self.N - 1, probs, values=ones, spread=ones)

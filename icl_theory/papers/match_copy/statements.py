@@ -36,14 +36,14 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 # is a reconstruction.
 RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
 ABSTRACT = RETOLD.format("abstract")
-# The attention of a prompt counts as ending on a wrong key if the match has less
+# The attention of a prompt is said to end on a wrong key if the match has less
 # attention than this.
 SELECTED = 0.5
 # The largest distance of a mean of samples from its expectation, in standard errors. A
 # normal z exceeds it in one of 150,000 draws.
 LARGEST_Z = 4.5
-# A loss up to this size counts as vanishing in the row `condition`. If the attention of
-# one prompt is on a wrong key, the loss stays far above it.
+# In the row `condition` a loss up to this size is taken as vanishing. If the attention
+# of one prompt is on a wrong key, the loss stays far above it.
 VANISHING_LOSS = 1e-6
 
 
@@ -246,7 +246,7 @@ def finite(quick: bool) -> Claim:
 def best_of_two(d: int, correlation: float) -> float:
     """Return the ω below 8 at which two keys have the least loss.
 
-    In the settings of `finite` it is at most 2.
+    In the settings of `finite` the best ω is at most 2.
     """
 
     def loss_at(omega: float) -> float:

@@ -53,9 +53,9 @@ LARGEST_STEP = 0.25
 # A generous bound on the numbers that a `TokenRisk` holds in memory for each node.
 NUMBERS_OF_NODE = 2000
 # The parameters (k, v, b) have nine coordinates: four of k, four of v and the bias b.
-# On the manifold five of them are free: κ and κ', the coordinates of k along the axes 0
-# and 2; ν and ν', those of v along the axes 1 and 3; and b. All others are zero. The
-# matrix, (5, 9), selects the free ones.
+# On the manifold five of them are free. These are κ and κ', the coordinates of k along
+# the axes 0 and 2; ν and ν', the coordinates of v along the axes 1 and 3; and b. All
+# others are zero. The matrix, (5, 9), selects the free ones.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
@@ -345,8 +345,8 @@ class SoftmaxRisk(WithStart, Risk):
         values, weighted by a, if J has the value γ and all other values have the mean 0
         and the variance 1. Both moments follow from losses of o.
         """
-        # κ' is the coordinate of k orthogonal to k*, and ν' the one of v orthogonal to
-        # v*.
+        # κ' is the coordinate of k orthogonal to k*, and ν' is the coordinate of v
+        # orthogonal to v*.
         kappa, kappa_across, nu, nu_across, bias = params
         p = self.problem
         g2 = p.spread**2  # γ²
@@ -390,8 +390,9 @@ class SoftmaxRisk(WithStart, Risk):
 
         The nodes are fine enough for scores of a standard deviation up to ``largest``.
         The derivatives, (U, 4, 3), are with respect to (r, κ, b) at U nodes for four
-        queries. The queries stand for the targets γ and 0, in this order, each with the
-        informative token in the first position and then in a later one.
+        queries. The first two queries have the target γ, and the last two the target 0.
+        Of each two, the first has the informative token in the first position, and the
+        second has it in a later one.
         """
         p = self.problem
         # Weights grow like e^(r x) or e^(r γ x) with the score r x or r γ x. With this
@@ -722,8 +723,8 @@ class SingleLocation(Family):
         The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds
         of the first position.
         """
-        # The probability of the first position, divided by the one of any other
-        # position.
+        # The probability of the first position, divided by the probability of another
+        # one.
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
 

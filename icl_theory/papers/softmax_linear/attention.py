@@ -48,8 +48,8 @@ NORMAL_STEP = 0.3
 # Scores are cut off where their normal density has fallen to e^(-½ · 80) / N³ =
 # 4e-18 / N³ of its maximum.
 TAIL_EXPONENT = 80.0
-# The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The part that
-# is left out is of the order e^-40 of a moment.
+# The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The missing
+# part of the integral is of the order e^-40, relative to a moment.
 LOWEST_EXPONENT = -20.0
 # The integral ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) =
 # 3e-65.

@@ -279,8 +279,8 @@ def over_queries(quick: bool) -> Claim:
     # query z, and has the variance v = λz².
     exponents = []
     for lambda_ in lambdas:
-        # The error for a query is of the order of its S₂, so that the mean of S₂ over
-        # queries stands for the mean error.
+        # The error for a query is of the order of its S₂, so the mean of S₂ over
+        # queries has the exponent of the mean error.
         mean_squares = []
         for N in lengths.tolist():
             risk = HeadRisk(1, N, nodes=nodes_of_lengths(quick))
@@ -417,8 +417,8 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
         velocity,
         (0.0, time),
         np.array([start / math.sqrt(d), start]),
-        # A flow along the valley ab = 1 is stiff, for which LSODA is made. A short flow
-        # is not yet in the valley.
+        # A flow along the valley ab = 1 is stiff. LSODA is made for stiff equations. A
+        # short flow is not yet in the valley.
         method="RK45" if is_coarse else "LSODA",
         t_eval=[time],
         rtol=accuracy,
