@@ -1,10 +1,10 @@
 r"""The exact test error of linear attention as a function of the test tasks.
 
-A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` from the means :math:`h =
-\frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt. If γ = 0, the
-mean squared error of the layer is an affine function of the second moment W of the test
-tasks, for any matrix Γ. The column γ adds a quadratic function of W. `ErrorKernel`
-holds the coefficients of both. See docs/theory/alignment.md.
+A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` from the means
+:math:`h = \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt. If
+γ = 0, the mean squared error of the layer is an affine function of the second moment W
+of the test tasks, for any matrix Γ. The column γ adds a quadratic function of W.
+`ErrorKernel` holds the coefficients of both functions. See docs/theory/alignment.md.
 """
 
 from __future__ import annotations

@@ -418,9 +418,9 @@ def minima(quick: bool) -> Claim:
     excesses = []  # of the loss over that of the best pair
     for seed in seeds:
         risk = SoftmaxHeads(heads=2, seed=seed).risk()
-        # An iteration on the exact loss takes a tenth of a second or more, and 40 of
-        # them are enough for the bounds below. A quick audit interpolates the moments,
-        # with which iterations cost next to nothing.
+        # An iteration on the exact loss takes a tenth of a second or more, and 40
+        # iterations are enough for the bounds below. A quick audit interpolates the
+        # moments, with which iterations cost next to nothing.
         if quick:
             interpolated = interpolated_heads(quick)
             params = _minimised(interpolated, risk.initial, iterations=100).x
@@ -510,8 +510,8 @@ def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
     """Return the losses of linear attention for 40 tokens at these prompt lengths.
 
     Its matrix Γ is the best one for prompts of 40 tokens. If ``sums`` is False, linear
-    attention averages over the tokens. If it is True, it sums over them, and the sum is
-    divided by 40 at all lengths.
+    attention averages over the tokens. If it is True, linear attention sums over the
+    tokens, and the sum is divided by 40 at all lengths.
     """
     gamma = prompt_law(40).best
     losses = []

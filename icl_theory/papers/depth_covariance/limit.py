@@ -9,11 +9,11 @@ deterministic equivalents
     E(z - SA)^{-1}(z' - AS)^{-1} \simeq \frac{G(z)G(z')}{1 - s(z)s(z')\,v(z, z')},
     \qquad v = \tfrac1N\mathrm{tr}\,A^2G(z)G(z') .
 
-Cauchy's formula turns them into the means of polynomials of S, for more layers than
-the exact means of `DepthRisk` allow. For L layers with the matrix Γ, tokens of the
-covariance Σ and tasks of the second moment Ω, A is :math:`\Sigma\Gamma/L` and
-:math:`\tilde\Omega = \Sigma\Omega`, all diagonal. See docs/theory/depth-covariance.md,
-"The limit".
+Cauchy's formula turns these equivalents into the means of polynomials of S. This works
+for more layers than the exact means of `DepthRisk` allow. For L layers with the matrix
+Γ, tokens of the covariance Σ and tasks of the second moment Ω, A is
+:math:`\Sigma\Gamma/L` and :math:`\tilde\Omega = \Sigma\Omega`, all diagonal. See
+docs/theory/depth-covariance.md, "The limit".
 """
 
 from __future__ import annotations

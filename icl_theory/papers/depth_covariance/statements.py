@@ -405,7 +405,7 @@ def finite_size(quick: bool) -> Claim:
     are_in_range = all(-1.1 < exponent < -0.9 for exponent in exponents)
     return Claim.of(
         # Many layers on a small, uneven spectrum show how far the limit may fail: with
-        # six of them the ratio is 27.
+        # six layers the ratio is 27.
         are_in_range and ratio > 2.0,
         f"N = d, the Γ that is best in the limit; λ from 1/2 to 3/2 at d ="
         f" {listed(sizes)}; λ_j = 1/j at d = 10; {listed(depths)} and {deepest} layers",

@@ -104,8 +104,8 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
             total.add_traces(with_closed, order=1)
     for index, loop in enumerate(loops):
         other_loops = loops[:index] + loops[index + 1 :]
-        # Paired with a vector of an S in this trace, which is tr(S W_3) if it is read
-        # from this S on. The word W becomes W_3 W / N, or W_3ᵀ W / N for the other
+        # Paired with a vector of an S in this trace, which is tr(S W_3) if the trace is
+        # read from this S on. The word W becomes W_3 W / N, or W_3ᵀ W / N for the other
         # vector of the S.
         for cut in range(len(loop)):
             opened = loop[cut:] + loop[:cut]
@@ -163,7 +163,7 @@ class _Sum:
 
 
 def _in_order(loops: tuple[Gaps, ...]) -> tuple[Gaps, ...]:
-    """Return the same traces in a standard order, so that the caches find them."""
+    """Return the traces in a standard order, in which the caches find them again."""
     return tuple(sorted(_standard_loop(loop) for loop in loops))
 
 
@@ -226,7 +226,7 @@ def _bias_terms(depth: int) -> Terms:
     terms: defaultdict[Monomial, int] = defaultdict(int)
     terms[Monomial(power=0, traces=(), order=0)] += 1  # the matrix I
     for i in range(1, depth + 1):
-        # (SA)^i of the first factor, and (AS)^i of the second one, which has the same
+        # (SA)^i of the first factor, and (AS)^i of the second one. Both have the same
         # mean.
         coefficient = 2 * comb(depth, i) * (-1) ** i
         for monomial, count in mean_of_word((1,) * (i - 1)).items():

@@ -30,7 +30,7 @@ class UnitMatrices(WithStart, Map):
     are rotated, so the population gradient at multiples of I consists of multiples of
     I. Matrices that start as multiples of I therefore stay multiples, under every rule
     that treats all entries alike. At these matrices the steps determine the loss of the
-    layers. At other matrices they do not.
+    layers. At other matrices the loss depends on more than the steps.
 
     Parameters
     ----------

@@ -211,8 +211,8 @@ class LayersRisk(WithStart, Risk):
         residual = _Residual(x, *self._steps(checked))
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
-        # The difference between the integrals of r² on both grids, of which the loss
-        # has half. The noise term needs no comparison of its own: as r(0) = 1, its
+        # The difference between the integrals of r² on both grids. The loss has half of
+        # each integral. The noise term needs no comparison of its own: as r(0) = 1, its
         # integrand (1 - r)²/λ is a polynomial of a lower degree than r². So the grid is
         # exact for it up to the rounding that the next error covers.
         grid_error = weights @ r**2

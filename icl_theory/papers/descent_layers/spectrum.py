@@ -49,8 +49,8 @@ PANEL_LENGTH = 0.5
 # A polynomial of degree p adds p/4 panels, because powers of t up to t^2p vary faster
 # than the density.
 DEGREES_PER_PANEL = 4
-# Iterations for the end of the grid. Each one divides the error by a number above 1,
-# and 50 of them are generous.
+# Iterations for the end of the grid. Each iteration divides the error by a number above
+# 1, and 50 iterations are generous.
 END_ITERATIONS = 50
 
 

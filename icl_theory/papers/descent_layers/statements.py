@@ -114,7 +114,7 @@ def samples(quick: bool) -> Claim:
     for d, N, depth in sizes:
         problem = DescentLayers(d=d, N=N, depth=depth, noise=0.3)
         risk = problem.layers()
-        # Arbitrary short steps. With long ones rare prompts would dominate the loss,
+        # Arbitrary short steps. With long steps rare prompts would dominate the loss,
         # see `rare_prompts`.
         params = 0.4 * rng.uniform(size=risk.size)
         trainer = risk.sampled(prompts, seed=0)

@@ -385,8 +385,9 @@ class FixedChain(Family):
     def basin(self) -> str | None:
         """Return the end of the flow, "bigram" or "unigram".
 
-        The result is None unless e and w alone are trained, because the energy is
-        constant only then. See docs/theory/markov-transformers.md, "The flow".
+        The result is None unless e and w alone are trained, because only with these two
+        parameters the energy is constant. See docs/theory/markov-transformers.md, "The
+        flow".
         """
         if self.bias == "trained" or not self.tied:
             return None

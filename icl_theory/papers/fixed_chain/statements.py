@@ -127,8 +127,8 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
     are further parameters of all problems.
     """
     embeddings = np.linspace(0.15, 2.5, shape[0])
-    # The weights are on both sides of -1/√2 and of 0, which decide on the end of the
-    # flow. None is 0, where the energy is infinite.
+    # The weights w are on both sides of -1/√2 and of 0, because these two limits decide
+    # at which predictor the flow ends. None is 0, where the energy is infinite.
     weights = np.linspace(-2.1, 1.9, shape[1])
     return [
         FixedChain(p=p, q=q, e=e, w=w, **parameters)

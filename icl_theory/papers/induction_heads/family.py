@@ -179,13 +179,13 @@ class TwoLayers(WithStart, Map):
         are zero at lags that reach back beyond the beginning of the sequence.
     start : ndarray
         Initial (a, B, c). a has m numbers. B has k² numbers if ``matrix``; otherwise it
-        is the number b, which stands for B = bI. c is one number, which is left out if
-        there is no sink.
+        is the number b, for B = bI. c is one number, and is missing if there is no
+        sink.
     matrix : bool
         Whether all entries of B are parameters.
     queries : int, optional
         Scores are computed for the first ``queries`` values of the last symbol. By
-        default they are computed for all k of them.
+        default scores are computed for all k values.
     """
 
     symbols: Array
@@ -278,7 +278,8 @@ class TwoLayers(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Return the spectral norm of the derivative of the scores."""
         units = np.eye(len(params))
-        # The rows of the transposed Jacobian matrix, which has the same norm.
+        # The rows of the transposed Jacobian matrix. Its norm is the norm of the
+        # Jacobian matrix.
         derivatives = [self.push(params, unit).ravel() for unit in units]
         return float(np.linalg.norm(derivatives, 2))
 
@@ -408,7 +409,8 @@ class Staged(Wrapper):
         parameters, one for each layer.
         """
         staged_gradient = np.array(gradient)
-        # The blocks are views, so that zeros in one of them are zeros in the gradient.
+        # The blocks are views. Zeros that are written to a block are therefore written
+        # to the gradient.
         first_layer, second_layer = risk.blocks(staged_gradient)
         frozen = second_layer if t < self.steps else first_layer
         frozen[...] = 0.0
@@ -709,7 +711,7 @@ class InductionHeads(Family):
     def _check_match(self) -> None:
         """Raise an error if ``match`` is a matrix, but a number is trained.
 
-        A matrix of another shape than (k, k) is an error, too.
+        A matrix whose shape is not (k, k) is also an error.
         """
         shape = np.shape(self.match)
         if not shape:
@@ -899,8 +901,8 @@ class InductionHeads(Family):
         start = self.first_law
         if self.edge == "causal" and start is not None:
             # The first window holds m - 1 symbols before the first one. No token sees
-            # them, so their law does not matter, and they are uniform. The first symbol
-            # is the last digit of the window's number in base k.
+            # these, so their law does not matter, and a uniform one is used. The first
+            # symbol is the last digit of the window's number in base k.
             start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
         return Chains(transitions, m, probs=probs, start=start)
 
@@ -919,8 +921,8 @@ class InductionHeads(Family):
     def _window_indices(self, visible: int) -> Array:
         """Return the symbols that a token sees at each lag in each window, (k**m, m).
 
-        The token sees the first ``visible`` lags, and `PAD` at the others. The sink,
-        which sees no lags, sees its own symbol k at each of them.
+        The token sees the symbols at the first ``visible`` lags, and `PAD` at all other
+        lags. The sink, for which no lag is visible, sees its own symbol k at each lag.
         """
         lags = np.arange(self.lags)
         # The symbol at lag l is digit l of a window's number in base k.

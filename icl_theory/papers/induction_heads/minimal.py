@@ -87,8 +87,8 @@ class MinimalHeads(Family):
         "softmax": rows of A are softmax weights of the scores v. "linear": they are the
         scores themselves.
     mask : {"causal", "none"}
-        "causal": tokens of the first layer see no later tokens. "none": they see all
-        tokens, and later ones have the score of lag 0, as in the authors' code. Without
+        "causal": tokens of the first layer see no later tokens. "none": tokens see all
+        tokens. Later tokens have the score of lag 0, as in the authors' code. Without
         the mask all predictions but the last one depend on the symbols that they
         predict.
     positions : {"all", "last"}

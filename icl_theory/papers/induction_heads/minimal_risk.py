@@ -135,8 +135,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
     The parameters are v and then either b, with W = bI, or two numbers for W: the value
     b + c of its diagonal entries, and the value c of all other entries. The metric
-    weights these two numbers by how many entries of W they stand for, k and k(k - 1),
-    so that descent in them equals descent in all entries of W.
+    weights these two numbers by the numbers of entries of W that have these values, k
+    and k(k - 1). Descent in the two numbers then equals descent in all entries of W.
 
     Attributes
     ----------

@@ -32,8 +32,8 @@ from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import deviations, listed, power
 
 MINIMAL = "Edelman et al. 2024, {} (reconstructed)"
-# The authors' setting: their rates of both layers, and W = 0.01 in all entries. The
-# number of drawn sequences, which stand for all, is ours.
+# The setting of the authors: the rates of both layers, and 0.01 in all entries of W.
+# The number of drawn sequences, which stand for all, is ours.
 AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
 # A short problem with larger steps, for rows with many runs.
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)
@@ -204,8 +204,8 @@ def minimal_plateaus(quick: bool) -> Claim:
     # "At once": with half of the largest speed or more.
     falls_at_once = minimum.start_speed > 0.5
     # The loss ends 0.001 above the loss of the best multiple of the counts of
-    # followers, and the bigram's loss is 0.05 below both. Any limit between 0.001 and
-    # 0.05 would do.
+    # followers, and the bigram's loss is 0.05 below both of these losses. Any limit
+    # between 0.001 and 0.05 would do.
     ends_at_counts = abs(last_loss - levels.bigram) < 0.01
     return Claim.of(
         falls_at_once and minimum.rests_at(levels.unigram) and ends_at_counts,

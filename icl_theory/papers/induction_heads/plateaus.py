@@ -9,9 +9,9 @@ import numpy as np
 from icl_theory.engine import Risk, descend
 from icl_theory.papers.induction_heads.phases import Levels, halfway
 
-# A minimum of the speed is a plateau if the loss falls `SLOWDOWN_OF_PLATEAU` times
-# faster on both sides of it, and if the loss there is within `DISTANCE_FROM_LEVEL` of
-# the level. Both limits are our choice.
+# A minimum of the speed is a plateau if on both sides of it the loss falls
+# `SLOWDOWN_OF_PLATEAU` times faster than at it, and if the loss there is within
+# `DISTANCE_FROM_LEVEL` of the level. Both limits are our choice.
 SLOWDOWN_OF_PLATEAU = 1.5
 DISTANCE_FROM_LEVEL = 0.02
 # A run starts on a plateau if its speed at step 0 is at most this share of the largest
@@ -38,7 +38,7 @@ class SpeedMinimum(NamedTuple):
         """Whether the minimum is a plateau at a level.
 
         The loss there is within 0.02 of the level, and on both sides of the minimum the
-        loss falls at least 1.5 times faster.
+        loss falls at least 1.5 times faster than at the minimum.
         """
         distance = abs(self.loss - level)
         return self.slowdown > SLOWDOWN_OF_PLATEAU and distance < DISTANCE_FROM_LEVEL

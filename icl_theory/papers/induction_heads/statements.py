@@ -349,7 +349,7 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     """How does the time of emergence depend on T, k, the concentration, the first b,
     and the ratio of the rates?
     """
-    # Times are in ηt: longer steps change them little.
+    # Times are in ηt, so that longer steps change them little.
     log_problem = LOG.changed(T=30, eta=1.0) if quick else LOG
     # The log loss is not known for four symbols, so k is varied with the square loss.
     square_problem = InductionHeads(
@@ -384,8 +384,8 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
 def _unknown_sign(exponents: dict[str, Exponents]) -> str:
     """Say so if two seeds of the Sobol points give the exponent of k opposite signs.
 
-    The exponent is taken at the end of the range of k. If both seeds give it the same
-    sign, the text is empty.
+    The exponent is taken at the end of the range of k. If both seeds give this exponent
+    the same sign, the text is empty.
     """
     signs = np.sign([exponents["k"].last, exponents["k (other points)"].last])
     are_opposite = signs.prod() < 0.0
@@ -483,7 +483,7 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """How long is the unigram plateau?"""
     ratios = np.array([1.0, 0.01, 0.005]) if quick else np.geomspace(1.0, 1e-3, 7)
     sequence_lengths = (12,) if quick else (20, 50, 100)
-    # The durations of plateaus are in ηt: longer steps change them little.
+    # The durations of plateaus are in ηt, so that longer steps change them little.
     eta = 8.0 if quick else 2.0
     step_length = " and η = 8" if quick else ""
     plateaus = [Plateaus.of(T, ratios, eta) for T in sequence_lengths]
@@ -517,11 +517,11 @@ class Pretrained(NamedTuple):
     outcome: str  # what the run has learnt, in a word
     end_own: float  # of the model at the end of the run
     end_new: float
-    # Of a model that was trained on the same chains, but was a strong induction head at
-    # step 0.
+    # Excess of a model that was trained on the same chains, but was a strong induction
+    # head at step 0.
     head_own: float
     head_new: float
-    # Of the Bayes-optimal prediction for the chains that were trained on.
+    # Excess of the Bayes-optimal prediction for the chains that were trained on.
     by_heart_new: float
 
 
@@ -552,9 +552,9 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
     head = pretrained_params(strong_head)
     new_risk = all_chains.risk()
     own_risk = own_chains.risk()
-    # The Bayes-optimal prediction for the chains that are trained on has to know them
-    # by heart. The table of `core_risk` has a row for all counts of pairs of symbols in
-    # a sequence; `truth` is the law of the next symbol, given these counts.
+    # The Bayes-optimal prediction for the chains that are trained on has to know these
+    # chains by heart. The table of `core_risk` has a row for all counts of pairs of
+    # symbols in a sequence; `truth` is the law of the next symbol, given these counts.
     by_heart = core_risk(own_risk).law.table.truth
     by_heart_excess = mean_loss(core_risk(new_risk).law.table, by_heart).excess
     unit = unigram_excess(all_chains)
@@ -647,7 +647,7 @@ class _Outcomes(NamedTuple):
     """What the runs on each number of chains have learnt; arrays are (sizes,)."""
 
     heads: NDArray[np.intp]  # number of runs with an induction head
-    # Number of runs without a head whose loss on their own chains is below that of a
+    # Number of runs without a head that have a lower loss on their own chains than a
     # head that was trained on the same chains.
     below_without_head: NDArray[np.intp]
     other_ends: list[str]  # what runs without a head have learnt, in words
@@ -1434,8 +1434,8 @@ class NestedLogits(WithStart, Risk):
         p = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-alpha))
         s = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-beta * p))
         # Derivatives of the loss with respect to the logits ξs and βp, and then with
-        # respect to α, β and ξ. The derivative of p with respect to its logit α is
-        # p (1 - p), and that of s with respect to its logit βp is s (1 - s).
+        # respect to α, β and ξ. The derivative of p with respect to its logit α is p
+        # (1 - p). The derivative of s with respect to its logit βp is s (1 - s).
         output_slope = -1.0 / (1.0 + np.exp(xi * s))
         second_slope = output_slope * xi * s * (1.0 - s)
         alpha_slope = second_slope * beta * p * (1.0 - p)

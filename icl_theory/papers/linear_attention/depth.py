@@ -237,9 +237,9 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     This is Chebyshev's algorithm, which takes the moments of the measure. In floating
     point it would lose digits at every step; fractions lose none.
     """
-    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ... The first of them
-    # is the squared norm of p_k. ``earlier_row`` holds the integrals of p_{k-1}
-    # x^(k - 1 + i).
+    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ... The first of these
+    # integrals is the squared norm of p_k. ``earlier_row`` holds the integrals of
+    # p_{k-1} x^(k - 1 + i).
     row = list(moments)
     earlier_row = [Fraction(0)] * len(row)
     alpha = [row[1] / row[0]]
@@ -559,9 +559,9 @@ class PlusPlusRisk(BestKnown):
         best_params = np.zeros(3)
         # The first node is 0, and all others are positive.
         for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
-            # At b = 1/x the token of the node x vanishes, and with it the derivatives
-            # of its error with respect to a_2 and b. So descents start beside b = 1/x;
-            # any factor near 1 would do.
+            # At b = 1/x the token of the node x vanishes. The derivatives of the error
+            # at this node with respect to a_2 and b vanish, too. So descents start
+            # beside b = 1/x; any factor near 1 would do.
             b = 0.9 * inverse_node
             start = np.array([a1, self._best_second_length(a1, b), b])
             loss, params = self._descend(start, scale)

@@ -1,4 +1,4 @@
-r"""Task diversity: training on k tasks, tests on these and on new ones.
+r"""Task diversity: training on k tasks, and tests on these tasks and on new ones.
 
 `task_diversity` and `diversity_limit` give the losses of the best matrix Γ for k tasks.
 `pretrained` fits Γ to finitely many prompts, and `pretraining_limit` gives the mean
@@ -531,7 +531,7 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     token_factor = root(covariance)
     task_factor = root(prior)
     # Λ_q in coordinates of the task in which the prior is the unit matrix. The function
-    # below transforms tokens to these coordinates, too.
+    # below also transforms tokens to these coordinates.
     query_metric = task_factor @ query @ task_factor.T
 
     def sampled_loss() -> float:

@@ -185,8 +185,8 @@ class EmpiricalRisk(WithStart, Risk):
         U = U[:, is_nonzero]
         reach = target @ U
         rest = target - U @ reach
-        # If all equations are independent, all of them can be solved, and the rest is
-        # rounding.
+        # If all equations are independent, a Γ solves all of them, and a nonzero rest
+        # would be rounding.
         if U.shape[0] == U.shape[1]:
             rest = np.zeros_like(rest)
         return EmpiricalModes(s[is_nonzero], axes[is_nonzero], reach, rest)

@@ -595,8 +595,8 @@ class LinearAttention(Family):
         quadratic = self._empirical() or self.merged()
         if self.coordinates == "merged":
             largest = float(quadratic.curvature.max(initial=0.0))
-            # The curvature is zero if tokens and query share no direction. Any rate is
-            # stable then.
+            # The curvature is zero if tokens and query share no direction. With no
+            # curvature any rate is stable.
             return 1.0 / largest if largest > 0.0 else 1.0
         best = self.law().best
         if isinstance(quadratic, EmpiricalRisk):
@@ -758,7 +758,8 @@ class LinearAttention(Family):
         is_closed &= within(DESCENT, points, common)
         if not common["max_steps"]:
             # With max_steps = 0 a sweep only asks which points have a closed form. The
-            # loss is NaN at all others, and any number will do at these.
+            # loss is NaN at points without a closed form. At all other points any
+            # number will do.
             return {"method": "closed", "loss": np.where(is_closed, 0.0, np.nan)}
         problems = cls._problems(points, common, is_closed)
         # The columns begin without values, which means NaN for losses. The sweep

@@ -469,8 +469,8 @@ def _semidefinite(
 ) -> Array:
     """Return a matrix, which must be symmetric and without negative eigenvalues.
 
-    ``value`` is what the user gave, and ``allowed`` says in words what is allowed; both
-    are for the error. ``largest`` is the largest entry.
+    ``value`` is what the user gave, and ``allowed`` says in words what is allowed. The
+    error message uses both. ``largest`` is the largest entry.
     """
     matrix = symmetric(name, value, matrix, allowed)
     least = float(np.linalg.eigvalsh(matrix)[0])

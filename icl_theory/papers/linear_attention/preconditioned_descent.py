@@ -546,7 +546,8 @@ class ReluLayer:
             # If Ax is zero, so are all scores, and any axis will do.
             axis = u / length if length > 0.0 else np.array([1.0, 0.0])
             perpendicular = [-axis[1], axis[0]]
-            # Normal tokens have the same law when turned, here to the axis along Ax.
+            # A rotation does not change the law of normal tokens. So the tokens are
+            # turned from the first axis to the axis along Ax.
             turned_tokens = tokens @ np.array([axis, perpendicular])  # (m, 2)
             scores = np.maximum(turned_tokens @ u, 0.0)  # (m,)
             for w, task_weight in zip(tasks, task_weights, strict=True):
@@ -646,6 +647,7 @@ def _gap_of_descent(layer: ReluLayer, rng: np.random.Generator) -> float:
         return layer.loss(b_and_c[:d], float(b_and_c[d]), A) + gap**2
 
     start = rng.normal(size=d + 1 + d * d)
-    # Three-point differences, because with one-sided ones some descents end early.
+    # Three-point differences are used, because with one-sided differences some descents
+    # end early.
     end = minimize(balanced, start, jac="3-point", options={"gtol": 1e-8})
     return float(end.fun) - layer.floor

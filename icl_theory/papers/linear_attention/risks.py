@@ -2,8 +2,8 @@
 
 `MergedRisk` is the risk over Γ itself. It is quadratic, so that descent on it has a
 closed form (`ModeSteps`, and `closed_runs` for many diagonal risks at once). `Pair` and
-`Heads` map the parameters of a layer to Γ; `Pullback` of the engine makes risks of
-them.
+`Heads` map the parameters of a layer to Γ; `Pullback` of the engine turns these maps
+into risks.
 
 Letters, as in the module of the law: x is the query, with the second moment Λ_q, and h
 the mean of label times token, with the second moment M. The best matrix is Γ*, and G
@@ -350,8 +350,8 @@ class ModeSteps(Counted):
         eigenvalue_change = eigenvalue_change + 1.0 / law.N * (
             trace_change + label_variance
         )
-        # The curvature is q_a m_b. The first term below is its change with q_a, and the
-        # second its change with m_b.
+        # The curvature is q_a m_b. The first term below is the change of the curvature
+        # with q_a, and the second is the change with m_b.
         m_rounding = largest * eigenvalue_change
         return np.asarray(q.max() * s**2 + np.multiply.outer(q, m_rounding))
 

@@ -896,8 +896,8 @@ def merged_fixed_points(quick: bool) -> Claim:
         if end is not None:
             distances.append(min(np.abs(end).max(), apart(end, law.best)))
     # If all values are zero, so is Γ, and only the values have a gradient, ⟨G, A_h⟩
-    # with the gradient G with respect to Γ. If the component along G is taken away from
-    # random A_h, this gradient vanishes, too.
+    # with the gradient G with respect to Γ. If the component along G is removed from
+    # random A_h, the gradient of the values vanishes, too.
     _, gradient_at_zero = merged.evaluate(np.zeros((3, 3)))
     G = gradient_at_zero.ravel()
     A = rng.normal(size=(3, 9))
@@ -1072,7 +1072,7 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
         return np.interp(-np.log(excess), -np.log(run.observed["excess"]), run.t)
 
     entered = np.append(0.0, time_of(upper_ends))
-    # The times are in steps here, and the learning rate η makes them ηt.
+    # `time_of` returns times in steps. The factor η turns them into ηt.
     return problem.rate() * (time_of(lower_ends) - entered)
 
 
@@ -1404,9 +1404,9 @@ class ErrorBound(NamedTuple):
 def published_bound(spectrum: Array, N: int, epsilon: float) -> ErrorBound:
     """Return the bound of corollary 4.3 of Zhang, Frei, Bartlett 2024.
 
-    The layer is trained on prompts of N pairs. If test prompts have the least length or
-    more, the error is at most ``epsilon`` above the error in infinitely long ones.
-    ``spectrum`` has the eigenvalues of Λ, (d,).
+    The layer is trained on prompts of N pairs. If test prompts have at least the length
+    ``test_length``, the error is at most ``epsilon`` above the error in infinitely long
+    prompts. ``spectrum`` has the eigenvalues of Λ, (d,).
     """
     d = len(spectrum)
     trace = float(spectrum.sum())

@@ -398,8 +398,8 @@ class SeparateLayer(WithStart, Map):
     Parameters
     ----------
     start : ndarray, (H, (d + 1) + R(2d + 1))
-        The weights of each head at step 0: d + 1 of the value, which sees a token
-        (x, y); d + 1 for each of R keys, which see a token, too; and d for each of R
+        The weights of each head at step 0: d + 1 of the value, which sees a token (x,
+        y); d + 1 for each of R keys, which also see a token; and d for each of R
         queries, which see x.
     d, rank : int
         Dimension of the tokens, and the number R.
@@ -473,8 +473,9 @@ class SeparateLayer(WithStart, Map):
     def push(self, params: Array, direction: Array) -> Array:
         """Return the derivative of B along a direction.
 
-        B is linear in each of its three factors, so that the derivative is a sum of
-        three terms, in each of which one factor is replaced by its change.
+        B is linear in the values, in the keys and in the queries. So the derivative is
+        a sum of three terms, and in each term one of the three is replaced by its
+        change.
         """
         derivative = np.zeros((self.d + 1, self.d + 1, self.d))
         for is_in_factor in self._factors():

@@ -14,7 +14,7 @@ from icl_theory._validate import Array, argument_error
 from icl_theory.tokens.gaussian import normal
 
 # The normal law is integrated up to this many standard deviations. The probability
-# beyond them is 2e-17.
+# beyond this range is 2e-17.
 REACH = 8.5
 # Lengths of the query with a smaller probability are left out.
 LEAST_PROBABILITY = 1e-17

@@ -194,8 +194,8 @@ class CopyRisk(WithStart, Risk):
         finer_loss, _ = self._mean(omega, half_step)
         return abs(finer_loss - self.loss(params))
 
-    # A cache, because many steps of a run use the same nodes. The cache keeps the risks
-    # of its last eight entries alive.
+    # The cache helps because many steps of a run use the same nodes. The cache keeps
+    # the risks of its last eight entries alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
         """Return the queries of each length in the rule for the average.

@@ -55,7 +55,7 @@ NUMBERS_OF_NODE = 2000
 # The parameters (k, v, b) have nine coordinates: four of k, four of v and the bias b.
 # On the manifold five of them are free. These are κ and κ', the coordinates of k along
 # the axes 0 and 2; ν and ν', the coordinates of v along the axes 1 and 3; and b. All
-# others are zero. The matrix, (5, 9), selects the free ones.
+# other coordinates are zero. The matrix, (5, 9), selects the free coordinates.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
@@ -244,8 +244,8 @@ class SeparateRisk(WithStart, Risk):
         by_vectors[..., 1, 1] += by_nu
         return np.asarray(by_vectors)
 
-    # A cache, because all steps of descent ask for the same factor, unless the factor
-    # falls. All risks share the cache, which keeps eight of them alive at most.
+    # The cache helps because all steps of descent ask for the same factor, unless the
+    # factor falls. All risks share the cache, which keeps at most eight risks alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _uninformative(self, scale: float) -> _Uninformative:
         """Return the moments of an uninformative token, for a factor of the scores."""
@@ -330,8 +330,8 @@ class SoftmaxRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts that stays on the manifold."""
-        # The trainer has the parameters (k, v, b) with four coordinates for k and v,
-        # which are linear functions of the five free ones.
+        # The trainer has the parameters (k, v, b), with four coordinates each for k and
+        # v. They are linear functions of the five free parameters.
         whole = LocationTrainer(self.problem, self.start @ ON_MANIFOLD, batch, seed)
         on_manifold = Pullback(whole, Linear(ON_MANIFOLD.T, self.start))
         return SampledPullback(on_manifold)
@@ -382,8 +382,8 @@ class SoftmaxRisk(WithStart, Risk):
         by_v = 2.0 * square * np.array([nu, nu_across]) + [overlap, 0.0]
         return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
-    # A cache, because many steps of descent use the same nodes. All risks share it, and
-    # it keeps eight of them alive at most.
+    # The cache helps because many steps of descent use the same nodes. All risks share
+    # the cache, which keeps at most eight risks alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _tokens(self, largest: float) -> tuple[TokenRisk, Array]:
         """Return the tokens, and the derivatives of their scores.
@@ -470,7 +470,7 @@ class SingleLocation(Family):
         the rest equally. By default 1/N; "softmax" only.
     start : {"manifold", "sphere"} or array_like
         Random unit vectors k, v in d dimensions. On the manifold k is orthogonal to v*,
-        v to k* and k to v, and training keeps them so. On the sphere they are any unit
+        v to k*, and k to v. Training preserves this. On the sphere they are any unit
         vectors, for "erf" and "linear" only. An array gives the parameters at step 0.
         For softmax these are (κ, κ', ν, ν', b): the coordinates of k along k* and
         orthogonal to it, those of v along v* and orthogonal to it, and the bias. For
@@ -650,9 +650,9 @@ class SingleLocation(Family):
         """Return the trained parameters for random unit vectors k and v."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
         # Outside the span of k* and v*, the first two axes, k and v span two more
-        # dimensions. The first of them is along k, so that v alone has a coordinate
-        # along the second one. In R of the QR factorisation, (2, 2), the columns are
-        # these coordinates of k and v.
+        # dimensions. The first new axis is along the part of k outside this span, so
+        # that v alone has a coordinate along the second one. In R of the QR
+        # factorisation, (2, 2), the columns are these coordinates of k and v.
         _, triangle = np.linalg.qr(drawn[:, 2:].T)
         start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
         if self.start == "manifold":

@@ -272,7 +272,8 @@ def positions(quick: bool) -> Claim:
             end = minimum(problem.risk().evaluate, start)
             distances.append(float(np.abs(end - problem.bayes()).max()))
     return Claim.of(
-        # `minimum` ends at a gradient of 1e-9. The parameters still have an error then.
+        # `minimum` ends at a gradient of 1e-9. At this gradient the parameters still
+        # have an error.
         max(distances) < 1e-5,
         f"N = {N}, snr = {snr:g}, first position with probability {listed(shares)};"
         " from"

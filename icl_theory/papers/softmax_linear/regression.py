@@ -243,8 +243,8 @@ class HeadRisk:
         return 1.0 + self.noise**2 / self.trace
 
 
-# A cache, because searches and curves ask for the same scale of scores with many output
-# weights.
+# The cache helps because searches and curves ask for the same scale of scores with many
+# output weights.
 @lru_cache(maxsize=1024)
 def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
     """Return the means over queries for checked arguments, with a scale a >= 0.

@@ -254,7 +254,8 @@ def _tokens_needed(variance: float, allowed: float) -> int:
     enough = 10**9
     while enough - not_enough > 1:
         middle = math.isqrt(not_enough * enough)
-        # N is strictly between both ends, so that the loop ends.
+        # N is strictly between both ends, so that the interval shrinks and the loop
+        # ends.
         N = min(max(middle, not_enough + 1), enough - 1)
         ratio = N * weight_moments(N, variance).squares * math.exp(-variance)
         if abs(ratio - 1.0) < allowed:
