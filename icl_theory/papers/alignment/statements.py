@@ -486,8 +486,8 @@ def rank(quick: bool) -> Claim:
     expected = np.maximum(1.0 - np.array(counts) / r, 0.0)
     largest_gap = np.abs(errors - expected).max()
     return Claim.of(
-        # Finite prompts add about d/N = 1e-8, and more along directions that the drawn
-        # tasks barely have; a cautious bound.
+        # Finite prompts add about d/N = 1e-8, and more along directions in which the
+        # drawn tasks hardly vary. The bound is cautious.
         largest_gap < 1e-3,
         f"d = {d}, r = {r}, N = 1e9, no noise, k = {listed(counts)}, {draws} draws",
         f"mean errors {listed(errors, '.3f')}",

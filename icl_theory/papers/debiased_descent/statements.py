@@ -3,8 +3,8 @@
 A head h has an output weight μ_h and an inverse temperature ω_h. Two heads with ω and
 -ω are called a pair. Heads are compared with a step of descent on centred tokens, whose
 loss is `debiased`, and with linear attention (`PromptLaw`). `InterpolatedHeads` makes
-many runs affordable. Prompts have N pairs (x_i, y_i) of tokens in d dimensions and
-labels with noise of the standard deviation σ.
+many runs affordable. A prompt has N pairs (x_i, y_i) of a token in d dimensions and a
+label. The label noise has the standard deviation σ.
 
 The functions that are decorated with `row` are rows of the audit: their docstrings are
 the statements, and ``quick`` asks for a smaller measurement. `DEBIASED` says which
@@ -37,7 +37,7 @@ from icl_theory.tokens.heads import GaussianHeadsRisk
 SOURCE = "He, Pan, Chen, Yang 2025, {} (reconstructed)"
 # Signs of the inverse temperatures of a pair.
 PAIR = np.array([1.0, -1.0])
-# For so small an ω the difference of a pair's two softmax averages is linear in ω. The
+# For such a small ω the difference of a pair's two softmax averages is linear in ω. The
 # loss of the pair then equals the loss of a debiased step up to the order ω², about
 # 1e-6.
 SMALL_OMEGA = 1e-3
@@ -375,8 +375,8 @@ def emerging_pair(quick: bool) -> Claim:
     pairs_of_opposite = count_of_pairs(is_pair[~equal])
     pairs_of_equal = count_of_pairs(is_pair[equal])
     return Claim.of(
-        # An interpolation error of 0.01 is far below the losses 0.35 and 0.72 that it
-        # must not confuse.
+        # An interpolation error of 0.01 is far below the difference of the losses 0.35
+        # and 0.72 that the row tells apart.
         all_are_either
         and ends.error < 0.01
         and opposite_end_as_pairs

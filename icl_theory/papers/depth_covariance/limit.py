@@ -183,7 +183,8 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     """
     margin = min(MARGIN, math.exp(LOG_LOSS_OF_DIGITS / (2 * depth)))
     nodes = math.ceil(LOG_TRAPEZOIDAL_ERROR / math.log(margin))
-    # Four complex arrays (Z, d) and four (Z, Z), of 16 bytes a number, are generous.
+    # A generous bound, in bytes: four complex arrays (Z, d) and four (Z, Z), with 16
+    # bytes for each number.
     check_fits("covariance", a.shape, 64.0 * nodes * (len(a) + nodes))
     left, right = _interval(a, N)
     # The trapezoidal rule on a circle is equally accurate for any first node. The first

@@ -61,8 +61,8 @@ def loss(quick: bool) -> Errors:
         covariance = random_moment(rng, d)
         prior = random_moment(rng, d)
         gamma = rng.normal(size=(d, d))
-        # Made symmetric, with a size in proportion to the depth L, because each layer
-        # applies Γ/L.
+        # Γ is made symmetric. Its size is in proportion to the depth L, because each
+        # layer applies Γ/L.
         gamma = depth * (gamma + gamma.T) / 4.0
         expected = enumerated_loss(gamma, covariance, prior, N, depth, noise=0.5)
         risk = SymmetricRisk(covariance, N, depth, prior, noise=0.5)

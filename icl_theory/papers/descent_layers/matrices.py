@@ -74,7 +74,7 @@ class UnitMatrices(WithStart, Map):
 
     def _parts(self, numbers: Array) -> tuple[Array, Array]:
         """Split the numbers of Q and P, or of η and γ, into (L,) and (L - 1,)."""
-        # Slices, because np.split takes 15 µs, a tenth of the time of a step.
+        # Slices are used, because np.split takes 15 µs, a tenth of the time of a step.
         return numbers[: self.depth], numbers[self.depth :]
 
     def inward(self, params: Array) -> Array:

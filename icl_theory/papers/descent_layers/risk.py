@@ -192,8 +192,8 @@ class LayersRisk(WithStart, Risk):
         if not np.isfinite(loss):
             return math.inf, np.zeros_like(params)
         # The gradient has an entry for each value step, and then one for each token
-        # step. Entries that belong to no parameter are cut off at its end: the entry of
-        # the last token step, or the entries of all token steps.
+        # step. Entries that belong to no parameter are cut off at the end of the
+        # gradient: the entry of the last token step, or the entries of all token steps.
         return float(loss), residual.back(r_gradient)[: self.size]
 
     def loss_error(self, params: ArrayLike) -> float:

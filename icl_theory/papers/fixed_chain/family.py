@@ -116,9 +116,9 @@ class ChainLogitsRisk(WithStart, Risk):
     def _best_bias(self, s: Any) -> Any:
         """Return the best logit after 0 for a checked s, which may be an array."""
         # The derivatives with respect to both logits sum to zero at the best bias. For
-        # the odds x after 0, this is qSx² + (q - p)x - p = 0 with S = e^s. The solution
-        # is computed in logarithms, because S may overflow, and in the form in which
-        # nothing cancels.
+        # the odds x after 0, this condition is qSx² + (q - p)x - p = 0 with S = e^s.
+        # The solution is computed in logarithms, because S may overflow, and in the
+        # form in which nothing cancels.
         log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
         log_4pq = math.log(4.0 * self.p) + math.log(self.q)
         log_discriminant = np.logaddexp(2.0 * log_d, log_4pq + s)
@@ -261,8 +261,8 @@ class FixedChain(Family):
         embedding.
     start : array_like, optional
         The parameters (e, w[, u][, b]) at step 0, instead of ``e``, ``w`` and
-        ``readout``; there is a u if there are three numbers and b is not trained, or
-        four numbers and b is trained.
+        ``readout``; u is included if the array has three numbers and b is not trained,
+        or four numbers and b is trained.
     bias : {"best", "trained"}
         Whether b is the best one at each step, or is trained from 0.
     eta, epsilon, above, rule, method, max_steps
@@ -385,9 +385,9 @@ class FixedChain(Family):
     def basin(self) -> str | None:
         """Return the end of the flow, "bigram" or "unigram".
 
-        The result is None unless e and w alone are trained, because only with these two
-        parameters the energy is constant. See docs/theory/markov-transformers.md, "The
-        flow".
+        The result is None unless e and w alone are trained, because the energy is
+        constant only with these two parameters. See docs/theory/markov-transformers.md,
+        "The flow".
         """
         if self.bias == "trained" or not self.tied:
             return None

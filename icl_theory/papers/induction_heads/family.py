@@ -123,7 +123,8 @@ def _two_state_points(prior: Array, nodes: int) -> tuple[Array, Array]:
     # The grids and this product have a row for each y (or q), and a column for each x
     # (or p).
     probs = np.outer(y_weights, x_weights).ravel()
-    # The weights of a Gauss–Jacobi rule sum to the integral of its weight, not to 1.
+    # The weights of a Gauss–Jacobi rule sum to the integral of its weight function, not
+    # to 1.
     return chains, probs / probs.sum()
 
 
@@ -201,7 +202,7 @@ class TwoLayers(WithStart, Map):
         m = self.symbols.shape[-2]
         k = self.symbols.shape[-1] - 1
         match_size = k**2 if self.matrix else 1
-        # Slices, because `numpy.split` takes several times as long.
+        # Slices are used, because `numpy.split` takes several times as long.
         a = params[:m]
         b = params[m : m + match_size]
         c = params[m + match_size :]
@@ -624,7 +625,7 @@ class InductionHeads(Family):
         self._check_start()
         if self.objective == "log":
             self._check_log_loss()
-        # The risk has checks of its own, of memory for example.
+        # Making the risk checks more, for example the memory.
         self.risk()
 
     def _check_log_loss(self) -> None:

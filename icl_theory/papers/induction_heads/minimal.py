@@ -96,14 +96,14 @@ class MinimalHeads(Family):
         last prediction.
     chains : {"dirichlet", "circulant"}
         "dirichlet": the rows are independent. "circulant": all rows are shifts of one
-        row, so that all symbols are equally frequent and unigrams say nothing. The
-        chains then have two or three symbols.
+        row, so that all symbols are equally frequent and unigrams say nothing.
+        Circulant chains must have two or three symbols.
     concentration : float
         The rows have the Dirichlet law with this number for each symbol.
     sequences : int, optional
         Train on this number of drawn sequences, with the law of each next symbol as its
-        label. By default the loss is a sum over all sequences of T symbols, which takes
-        a small T.
+        label. By default the loss is a sum over all sequences of T symbols, which
+        requires a small T.
     second : {"matrix", "number"}
         "matrix": all entries of W are trained. "number": W = bI with one number b;
         rules that scale each number by itself, such as Adam, need this and ``ratio=1``.
@@ -231,7 +231,8 @@ class MinimalHeads(Family):
         if self.second == "number" and self.common is not None:
             raise argument_error("common", self.common, "left out if W is a number")
         if self.is_circulant and self.k > 3:
-            # With more symbols the law changes when symbols are renamed.
+            # With more than three symbols the law of circulant chains changes when
+            # symbols are renamed.
             raise argument_error("k", self.k, "2 or 3 for circulant chains")
         if self.scores is not None and len(self.scores) != self.lag_count:
             raise argument_error(
@@ -461,8 +462,8 @@ class MinimalHeads(Family):
         v, b, c = self.risk().split(self.risk()._checked(params))
         # The attention of the last token, T - 1, on all T tokens.
         attention_of_last = self.risk().attention.matrix(v)[-1]
-        # Linear scores are the attention itself. They may be negative, and a large
-        # negative one counts as large.
+        # Linear scores are the attention itself. They may be negative, so their
+        # absolute values are compared.
         sizes = np.abs(v) if self.first == "linear" else v
         lag = int(np.argmax(sizes))
         attention_on_lag = float(attention_of_last[self.T - 1 - lag])

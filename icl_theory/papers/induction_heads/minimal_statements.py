@@ -33,7 +33,7 @@ from icl_theory.statements.numbers import deviations, listed, power
 
 MINIMAL = "Edelman et al. 2024, {} (reconstructed)"
 # The setting of the authors: the rates of both layers, and 0.01 in all entries of W.
-# The number of drawn sequences, which stand for all, is ours.
+# The number of drawn sequences is our choice.
 AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
 # A short problem with larger steps, for rows with many runs.
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)

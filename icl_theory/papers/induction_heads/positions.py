@@ -219,7 +219,8 @@ class PositionLosses:
             law = longer.row_law(t)
             # Each earlier occurrence of the last symbol has a follower.
             earlier = law.counts.sum(axis=1).astype(int)
-            # ``law`` is given the last symbol, which is 0 with the probability 1/k.
+            # ``law`` is conditional on the last symbol, which is 0 with the probability
+            # 1/k.
             visits[t - 1] = np.bincount(earlier, law.probability, size) / self.k
         # The symbol occurs more than n times among the first t if its visit after n
         # occurrences is at one of these positions.
@@ -289,8 +290,8 @@ class PositionLosses:
             # A single symbol has no pairs. `ThreeStateCounts` needs two symbols.
             factor[0, 0, 0] = 1.0
             return factor
-        # The parts of the table have the counts of tokens by kind, and their joint
-        # probability.
+        # Each part of the table has counts of tokens by kind, and the joint probability
+        # of these counts.
         for part in ThreeStateCounts(T, self.concentration).parts():
             # The first three kinds are the tokens 0, 1 and 2 that follow a symbol equal
             # to the last one.

@@ -116,7 +116,7 @@ class Sequences(NamedTuple):
         symbols = [first]
         laws = [counts.law]
         for draws in rng.random((T - 1, count)):
-            # `chosen` finds the interval of the cumulated law that a draw falls in.
+            # `chosen` finds the interval of the cumulative law that a draw falls in.
             symbol = chosen(draws, np.cumsum(counts.law, axis=1))
             counts.add(symbol)
             symbols.append(symbol)
@@ -176,7 +176,7 @@ def _counts(circulant: bool) -> type[_Counts]:
 
 def _named_by_occurrence(k: int, T: int) -> Symbols:
     """Return the sequences in which new symbols come in the order 0, 1, ..., (T, M)."""
-    # A single sequence of one symbol at first. The array is (M, length so far).
+    # Begin with a single sequence of one symbol. The array is (M, length so far).
     sequences = np.zeros((1, 1), dtype=np.intp)
     for _ in range(T - 1):
         # The symbols 0, ..., max that have occurred may follow, or the new one max + 1,

@@ -87,8 +87,8 @@ SCORE_OF_ALL_ATTENTION = 80.0
 def emergence(problem: InductionHeads) -> float:
     """Return the time ηt at which the bigram emerges, or infinity.
 
-    The loss is then halfway from the unigram's to the bigram's. The time is infinite if
-    the loss does not come so far in 20000 steps.
+    At this time the loss is halfway from the unigram's to the bigram's. The time is
+    infinite if the loss does not come so far in 20000 steps.
     """
     run = descend(
         problem.risk(),
@@ -511,7 +511,8 @@ class Pretrained(NamedTuple):
 
     Names end in the chains on which the loss is measured: "own" are the chains that
     were trained on, and "new" is the whole law of chains. The excess is relative to the
-    Bayes loss of these chains. Its unit is the excess of the unigram on the whole law.
+    Bayes loss of these chains. The unit of the excess is the excess of the unigram on
+    the whole law.
     """
 
     outcome: str  # what the run has learnt, in a word
@@ -814,9 +815,9 @@ def _chains(law: str, count: int, seed: int = 0) -> Array:
     """Draw chains of three states from one of `LAWS`, (count, 3, 3).
 
     "doubly stochastic" chains are random mixtures of permutations. The rows of
-    "Dirichlet" chains have the uniform law, and those of "sparse" chains the Dirichlet
-    law with the concentration ½. "lazy" chains stay in their state with the probability
-    0.6, and otherwise take a step of a Dirichlet chain.
+    "Dirichlet" chains have the uniform law, and the rows of "sparse" chains have the
+    Dirichlet law with the concentration ½. "lazy" chains stay in their state with the
+    probability 0.6, and otherwise take a step of a Dirichlet chain.
     """
     if law == "sparse":
         return _dirichlet_chains(0.5, count, seed)

@@ -255,7 +255,7 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
             integral = row[i + 1] - alpha[-1] * row[i]
             next_row.append(integral - beta_before * earlier_row[i + 1])
         # β_k is the quotient of the squared norms of p_k and p_{k-1}. α_k follows from
-        # the first two integrals of both.
+        # the first two integrals of p_k and of p_{k-1}.
         beta.append(next_row[0] / row[0])
         norms.append(next_row[0])
         # The recurrence ends with p_depth, and needs no α_depth.

@@ -236,9 +236,9 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
         The problem whose law of prompts is used; N must be finite.
     prompts, seed : int
         Number n of prompts, and their seed. The squared errors of :math:`x^\top\Gamma
-        h` have one minimum if :math:`n \ge d^2`. Else Γ is the minimum of least norm,
-        the limit of a small ridge. Large problems with :math:`n \ge 2d^2`, such as d =
-        75 and n = 281,250, are solved by iteration, and their h is drawn without
+        h` have one minimum if :math:`n \ge d^2`. Otherwise Γ is the minimiser of least
+        norm, the limit of a small ridge. Large problems with :math:`n \ge 2d^2`, such
+        as d = 75 and n = 281,250, are solved by iteration, and their h is drawn without
         tokens.
 
     Returns
@@ -389,7 +389,7 @@ def _whitener(vectors: Array) -> Array:
     # errors.
     rounding = len(variances) * np.finfo(float).eps * variances[-1]
     is_nonzero = variances > rounding
-    # The 1 avoids divisions by zero in directions that become zero.
+    # The 1 avoids divisions by zero in directions that are mapped to zero.
     positive_variances = np.where(is_nonzero, variances, 1.0)
     scales = np.where(is_nonzero, 1.0 / np.sqrt(positive_variances), 0.0)
     return np.asarray(axes * scales)
@@ -460,8 +460,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         learnt = sigma / (sigma + ridge)
         mean_fit = U @ (learnt * reach / s) @ V.T
         # The squared error of the mean fit is the error that Γ* leaves, plus the bias
-        # of the ridge. Divided by n minus the effective number of features, it is the
-        # variance of the fit.
+        # of the ridge. This squared error, divided by n minus the effective number of
+        # features, is the variance of the fit.
         bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
         error = target_variance + ridge**2 * bias
         variance = error / (n - np.sum(learnt**2))

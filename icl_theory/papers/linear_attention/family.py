@@ -161,7 +161,8 @@ class LinearAttention(Family):
         2Rd) for separate ones, (2, H, d + 1, d + 1) for a layer, and (H, (d + 1) + R(2d
         + 1)) for a separate one, see ``SeparateLayer``.
     tasks : int or array_like, (k, d), optional
-        Train on k tasks, drawn from the prior or given, instead of on the prior.
+        Train on k tasks, which are drawn from the prior or given, instead of on all
+        tasks of the prior.
     seed : int
         Seed of these tasks, and of the start of heads.
     depth : int
@@ -350,7 +351,8 @@ class LinearAttention(Family):
 
     def _check_rate(self) -> None:
         """Refuse a learning rate at which descent on Γ diverges."""
-        # Only plain gradient descent on a quadratic loss has a sharp limit.
+        # The limit of the rate is sharp only for plain gradient descent on a quadratic
+        # loss.
         is_quadratic = self.coordinates == "merged" and self.depth == 1
         if not is_quadratic or not DESCENT.applies(self):
             return
@@ -473,7 +475,8 @@ class LinearAttention(Family):
         # A generous bound, in bytes: the start and three copies.
         check_fits("heads", self.heads, 32.0 * math.prod(shape))
         if isinstance(self.start, float):
-            # The 1 makes these numbers independent of the tasks, which have [seed, 0].
+            # The 1 makes these numbers independent of the tasks, which have the seed
+            # [seed, 0].
             rng = np.random.default_rng([self.seed, 1])
             start = rng.normal(0.0, self.start, shape)
         else:
@@ -554,7 +557,8 @@ class LinearAttention(Family):
     def _empirical(self) -> EmpiricalRisk | None:
         """Return the loss of the fixed set as a quadratic form in Γ.
 
-        The result is None if there is no fixed set, or if its loss is no such form.
+        The result is None if there is no fixed set, or if its loss does not have this
+        form.
         """
         if not self.on_fixed_set:
             return None
@@ -623,7 +627,7 @@ class LinearAttention(Family):
     def _largest_curvature(self) -> float:
         """Return the largest curvature of the loss over Γ or over the tensor B.
 
-        All entries count, even if the risk is over a diagonal.
+        All entries of Γ are taken into account, even if the risk is over a diagonal.
         """
         core = core_risk(self.risk())
         if isinstance(core, TensorRisk):
@@ -744,7 +748,7 @@ class LinearAttention(Family):
         """
         check_points(cls, points, common)
         values = {**common, **points}
-        # The closed columns have the loss with the factor 1/2.
+        # The columns in closed form have the loss with the factor 1/2.
         if is_mse(common):
             return None
         if not cls._has_closed_columns(values, targets_excess="above" in points):
@@ -825,6 +829,7 @@ def draw_tasks(law: PromptLaw, k: int, seed: int) -> Array:
     # A generous bound, in bytes: the tasks and two copies.
     check_fits("tasks", k, 24.0 * k * law.d)
     _, prior, _ = law.dense.moments
-    # The 0 makes the tasks independent of the start of heads, which has [seed, 1].
+    # The 0 makes the tasks independent of the start of heads, which has the seed [seed,
+    # 1].
     rng = np.random.default_rng([seed, 0])
     return np.asarray(rng.normal(size=(k, law.d)) @ root(prior))

@@ -307,8 +307,8 @@ class PromptLaw:
             sizes = np.sort(np.sqrt(q) * np.abs(reach))
             singular_values = np.asarray(sizes[::-1])
         else:
-            # Λ_q^½ Γ* M^½ between the orthogonal matrices Uᵀ and V, which do not change
-            # its singular values.
+            # This matrix is Uᵀ Λ_q^½ Γ* M^½ V. The orthogonal matrices U and V do not
+            # change the singular values.
             target = np.sqrt(q)[:, None] * reach
             singular_values = np.asarray(np.linalg.svd(target, compute_uv=False))
         return 0.5 * float(np.sum(singular_values[rank:] ** 2))
@@ -404,7 +404,7 @@ def prompt_law(law: object) -> PromptLaw:
 
 
 def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
-    """Return a copy of an array, which must have one of some shapes.
+    """Return a copy of an array, which must have one of the given shapes.
 
     Entries up to 1e40 are allowed. Other arrays are refused by a ``ValueError`` about
     the argument ``name``.

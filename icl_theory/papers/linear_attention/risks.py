@@ -290,10 +290,10 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
         remaining = np.where(steps == 0, 1.0, np.exp(steps * log_factor))
     changes_sign = (shrink > 1.0) & (steps % 2 == 1)
     remaining = np.where(changes_sign, -remaining, remaining)
-    # For modes that have hardly moved, the start plus the covered way keeps the digits
-    # that the best value minus the remaining way would lose. Where about half of the
-    # way is covered, both forms are accurate. A mode with a shrink above ½ is treated
-    # as slow only at step 0, at which nothing is covered for any shrink. `np.minimum`
+    # A mode that has hardly moved is computed as its start plus the covered way. The
+    # best value minus the remaining way would lose digits. Where about half of the way
+    # is covered, both forms are accurate. A mode with a shrink above ½ is treated as
+    # slow only at step 0, at which nothing is covered for any shrink. `np.minimum`
     # keeps the logarithm finite.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     is_slow = shrink * steps < 0.5
@@ -593,7 +593,7 @@ class Heads(WithStart, Map):
     def inward(self, params: Array) -> Array:
         """Return Γ, the sum over heads of v_h Q_hᵀ K_h."""
         v, keys, queries = self._split(params)
-        # With the rows of all heads under one another, one product sums over the heads.
+        # The rows of all heads are stacked, so that one product sums over the heads.
         return (v * queries).reshape(-1, self.d).T @ keys.reshape(-1, self.d)
 
     def outward(self, params: Array, gradient: Array) -> Array:

@@ -74,8 +74,8 @@ STAIRS = "Zhang, Singh, Latham, Saxe 2025, {}"
 # with each other, or with the covariance SKEWED of the tokens.
 PRIOR = np.array(((1.5, -0.4), (-0.4, 0.6)))
 QUERY = np.array(((0.4, 0.1), (0.1, 1.2)))
-# Standard deviation of random heads from which roots of the gradient are searched.
-# Searches from any size of the order 1 would do.
+# Standard deviation of the entries of random heads, at which searches for roots of the
+# gradient start. Searches from any size of the order 1 would do.
 HEAD_SIZE = 0.6
 # An arbitrary covariance in three dimensions, without zeros.
 MIXED = np.array(((1.0, 0.3, 0.1), (0.3, 0.5, -0.1), (0.1, -0.1, 0.4)))
@@ -327,8 +327,8 @@ def plateaus(quick: bool) -> Plateaus:
     heads_eta = 0.1 if quick else 0.02
     pair_plateaus = []
     heads_plateaus = []
-    # A plateau ends at 0.9 of the excess at the start, which is near 1 here. A run ends
-    # shortly after that, at an excess of 0.1.
+    # A plateau ends when the excess is 0.9 of its value at the start, which is near 1
+    # here. A run ends shortly after that, at an excess of 0.1.
     base = LinearAttention(d=2, N=100, above=0.1)
     for start in starts.tolist():
         # The plateau of (v, A) grows like ln(1/start). It has only hundreds of steps,
@@ -450,7 +450,7 @@ def staircase(quick: bool) -> Claim:
 
 
 def _half_times(problem: LinearAttention) -> Array:
-    """Return the steps at which the diagonal entries of Γ first are half of the best.
+    """Return the steps at which the diagonal entries of Γ reach half of the best ones.
 
     A step is infinite if the entry stays below half of the best one.
     """
@@ -637,7 +637,7 @@ def double_descent(quick: bool) -> Claim:
     if quick:
         shares = [0.5, 1.0, 4.0]
     counts = [round(share * d * d) for share in shares]
-    # Training on all tasks, and on k = d/2 of them.
+    # Training on all tasks, and on k = d/2 tasks.
     median_losses = []
     limit_losses = []
     for tasks in (None, d // 2):
@@ -959,7 +959,7 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return how far the slowest state near a level is off it, relative to the level.
+    """Return the distance of the slowest state near a level from it, over the level.
 
     ``t`` has the steps of the saved states, and ``excess`` their losses above the
     floor.
@@ -972,8 +972,8 @@ def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
     """Return the index of the state near a level at which the excess falls slowest.
 
     An excess is near a level if both differ by at most about 20 %. Levels next to each
-    other differ by a factor of more than 2 in the rows that use this, so that a state
-    is near one level only.
+    other differ by a factor of more than 2 in the rows that use this function, so that
+    a state is near one level only.
     """
     # Fall i goes from state i to state i + 1, and state i + 1 must be near the level.
     falls = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
@@ -1129,8 +1129,8 @@ def rank_of_heads(quick: bool) -> Claim:
                 times = (from_large_start[m], from_small_start[m])
                 plateau_exponents.append(power(starts, times))
             else:
-                # This level is between two plateaus. Divide the time at it by the time
-                # on the plateau before.
+                # This level is between two plateaus. Divide the time at this level by
+                # the time on the plateau before it.
                 plateau = from_small_start[m - directions_of_head]
                 times_between.append(from_small_start[m] / plateau)
         phrases.append(f"R = {rank}: {listed(from_small_start, '.0f')}")

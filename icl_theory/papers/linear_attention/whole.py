@@ -527,8 +527,8 @@ class MergedHeads(WithStart, Map):
     r"""The matrix :math:`\Gamma = \sum_h v_hA_h` of heads with merged keys and queries.
 
     The gradients are :math:`\langle G, A_h\rangle` with respect to :math:`v_h` and
-    :math:`v_hG` with respect to :math:`A_h`, with :math:`G =
-    \nabla_\Gamma\mathcal L`. Every matrix is a sum of this form, even for one head.
+    :math:`v_hG` with respect to :math:`A_h`, with :math:`G = \nabla_\Gamma\mathcal L`.
+    Every matrix Γ has this form, even with a single head.
 
     Parameters
     ----------

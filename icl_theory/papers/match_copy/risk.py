@@ -275,7 +275,7 @@ class CopyRisk(WithStart, Risk):
         """Return the losses on the prompts of R runs, and their derivatives.
 
         ``params``, (R, 1), has ω of each run. The prompts are in the order of the runs,
-        equally many for each. The result is as `Sampled` needs it.
+        equally many for each. The result has the form that `Sampled` needs.
         """
         runs = len(params)
         size = len(prompts.query)
@@ -403,8 +403,8 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         """
         scores = scores_of(params, prompts)
         losses, score_gradient = _losses_of_values(scores, relative)
-        # The score kᵀWq has the gradient k qᵀ with respect to W. The sum over keys
-        # comes first.
+        # The score kᵀWq has the gradient k qᵀ with respect to W. The sum over keys is
+        # taken first, so that one matrix product sums over the prompts.
         key_sum = np.einsum("...bn,bnd->...bd", score_gradient, prompts.keys)
         gradient = key_sum.swapaxes(-1, -2) @ prompts.query / len(prompts.query)
         return losses, gradient

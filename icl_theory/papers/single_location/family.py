@@ -221,15 +221,16 @@ class SeparateRisk(WithStart, Risk):
 
         by_f = f * (u * u + value_variance) - u * y - covariance + mean_other * u
         by_u = f * (f * u - y + mean_other)
-        # Through u, through the variance of the value and its covariance with the
-        # label, and through E[O].
+        # The derivative with respect to ρ through u, the variance of the value, its
+        # covariance with the label, and E[O].
         by_rho_at_nodes = (
             g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
         )
-        # Through E[O²].
+        # The derivative with respect to ρ through E[O²].
         square_slope = others.h2z2 - others.h2  # dE[h²V²]/dρ² for the value V
         by_rho_of_square = n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
-        # The means over the nodes, as numbers with an axis for coordinates, (..., 1).
+        # The means over the nodes, (..., 1). The last axis broadcasts over the
+        # coordinates.
         by_rho = (by_rho_at_nodes @ probs)[..., None] + by_rho_of_square
         by_kappa = a * ((by_f * slope) @ probs)
         by_eta = -((f * g * (u * x - g * rho)) @ probs)

@@ -1,9 +1,10 @@
 """Single-location regression on sampled prompts, in any number of dimensions.
 
-Nothing here shares a formula with the exact risks, so that each checks the other. In
-four dimensions the expectations of losses and gradients are the exact losses and
-gradients. Stochastic descent needs all d dimensions: the noise of a batch has a part in
-each of them, which lengthens k and v, or turns them if their lengths are fixed.
+Nothing here shares a formula with the exact risks, so that samples and exact risks
+check each other. In four dimensions the expectations of losses and gradients are the
+exact losses and gradients. Stochastic descent needs all d dimensions: the noise of a
+batch has a part in each of them, which lengthens k and v, or turns them if their
+lengths are fixed.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def sampled_distances(
     assert attention.value is not None
     x = rng.multivariate_normal(attention.mean, attention.covariance, (prompts, N))
     scores = x @ u
-    # The largest exponent of a prompt is 0, so that none overflows.
+    # The largest score of a prompt is subtracted, so that no exponential overflows.
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
     output = np.einsum("pn,pnd->pd", weights, x) @ attention.value.T
