@@ -267,8 +267,8 @@ def printed(quick: bool) -> Claim:
         exact *= asymptotic / [limit_of_all_prompts.error(test) for test in tests]
         from_exact[i] = np.abs(exact / printed_errors - 1.0).max()
         from_limit[i] = np.abs(asymptotic / printed_errors - 1.0).max()
-    # The largest distance from the model is 0.9 %, and the one from the limit 8.8 %.
-    # The bounds lie between these numbers.
+    # The largest distance from the exact errors is 0.9 %, and the largest distance from
+    # the limit is 8.8 %. The bounds lie between these numbers.
     return Claim.of(
         from_exact.max() < 0.03 and from_limit.max() > 0.07,
         f"κ = {listed(diversities)}, four test covariances, α = τ = 80",

@@ -243,7 +243,7 @@ class InterpolatedHeads(WithStart, Risk):
         There are ``nodes`` Chebyshev nodes on [-reach, reach].
         """
         x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
-        # The matrix takes values at the nodes to coefficients.
+        # The matrix maps values at the nodes to coefficients.
         to_coefficients = np.linalg.inv(chebyshev.chebvander(x, nodes - 1))
         # A head for each node, with the ω of this node, has all moments at the nodes.
         gram, means = risk.quadratic(reach * x)

@@ -693,7 +693,7 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
         head_own=by_size([run.head_own for run in runs]),
     )
     # The Bayes-optimal prediction has no excess on its own chains, so the head's excess
-    # there is also the advantage of this prediction over the head.
+    # on these chains is also the advantage of this prediction over the head.
     head_own_median = medians([run.head_own for run in runs])
     end_new = medians([run.end_new for run in runs])
     head_new = medians([run.head_new for run in runs])

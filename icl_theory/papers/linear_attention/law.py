@@ -419,7 +419,7 @@ def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
 def root(matrix: Array) -> Array:
     r"""Return a matrix F with :math:`F^\top F` equal to ``matrix``, (d, d)."""
     values, vectors = np.linalg.eigh(matrix)  # values in increasing order
-    # Rounding may make a zero negative, and then it would have no root.
+    # Rounding may make an eigenvalue of zero negative, which would have no root.
     values = _without_rounding(values, largest=values[-1])
     return np.asarray((vectors * np.sqrt(values)).T)
 

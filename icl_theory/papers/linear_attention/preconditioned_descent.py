@@ -176,8 +176,8 @@ def whole_layer(quick: bool) -> Claim:
     for excesses, second in zip(excesses_of_laws, second_minima, strict=True):
         distances.append(np.minimum(np.abs(excesses), np.abs(excesses - second)))
     largest_distance = float(np.max(distances))
-    # Excesses of ends at the floor are below 1e-6, and the second minima have 0.04 and
-    # 0.05.
+    # Ends at the floor have excesses below 1e-6, and the second minima have the
+    # excesses 0.04 and 0.05.
     trapped_shares = [np.mean(excesses > 1e-6) for excesses in excesses_of_laws]
     trapped_share = float(np.mean(trapped_shares))
     # About half of the descents end at the second minimum. The bounds on this share
@@ -343,8 +343,8 @@ def inverse_layers(quick: bool) -> Claim:
     slope = max(slopes)
     steps = np.sort(best_layers(d=5, N=20, depth=3).lengths)
     # Slopes are differences with errors of up to about 1e-8. A matrix near the minimum
-    # is off by the root of its excess loss, so that shapes have wider bounds than
-    # losses. The figure in the paper has two decimals.
+    # is off the best one by about the root of its excess loss. So the bounds on shapes
+    # are wider than the bounds on losses. The figure in the paper has two decimals.
     return Claim.of(
         loss_gap < 1e-9
         and slope < 1e-6

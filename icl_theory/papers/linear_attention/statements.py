@@ -509,8 +509,8 @@ def shifts(quick: bool) -> Claim:
     tokens' covariance are not
     """
     lengths = (20, 2000, 200_000)
-    # Shares below this are rounding. After a shift of the query alone, the excess is
-    # exactly zero.
+    # Shares below this one are rounding errors. After a shift of the query alone, the
+    # excess is exactly zero.
     rounding = 1e-12
     shares = shifted(lengths)
     are_tolerated = True
@@ -1125,7 +1125,8 @@ def rank_of_heads(quick: bool) -> Claim:
             # How many directions the head that is learning has learnt already.
             directions_of_head = m % rank
             if directions_of_head == 0:
-                # A plateau. The time there is compared between the two starts.
+                # This level is a plateau. The time on it is compared between the two
+                # starts.
                 times = (from_large_start[m], from_small_start[m])
                 plateau_exponents.append(power(starts, times))
             else:
@@ -1344,7 +1345,7 @@ def cubic_prompts(law: PromptLaw, M: int) -> GridPrompts:
     The function is an arbitrary one for tokens in two dimensions.
     """
     # As y is cubic in x, squares of xy have the degree 8 in a token, for which five
-    # nodes are exact. Each number of noise has two nodes, which are ±1.
+    # nodes are exact. The noise of a label has two nodes, which are ±1.
     grid, weight = layers.hermite_grid([5] * (M * law.d) + [2] * M)
     covariance, _, _ = law.dense.moments
     normal = grid[:, : M * law.d].reshape(-1, M, law.d)

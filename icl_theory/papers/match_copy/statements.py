@@ -60,8 +60,8 @@ def loss(quick: bool) -> Errors:
         N = 3 if problem % 20 == 19 else 2
         d = int(rng.integers(1, 9))
         correlation = 1.0 if problem % 5 == 0 else float(rng.uniform(0.1, 1.0))
-        # The quadrature takes more nodes for larger ω, and for three keys their third
-        # power.
+        # The quadrature takes more nodes for larger ω. For three keys it takes the
+        # third power of their number.
         omega = float(rng.uniform(0.0, 0.6))
         exact = CopyRisk(d, N, correlation).loss([omega])
         expected = direct_loss(omega, d, N, correlation)
@@ -152,8 +152,8 @@ def growth(quick: bool) -> Claim:
     for seed in range(seeds):
         problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
         ratios.append(_slope_over_predicted(problem))
-    # The slope tends to the predicted one. Between these losses the two differ by 0.7 %
-    # at most.
+    # The slope tends to the predicted one. Between these losses both slopes differ by
+    # 0.7 % at most.
     as_predicted = bool(np.abs(np.array(ratios) - 1.0).max() < 0.02)
     return Claim.of(
         as_predicted,

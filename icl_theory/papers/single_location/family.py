@@ -259,10 +259,10 @@ class SeparateRisk(WithStart, Risk):
     def _activations(
         self, mean: float | Array, spread: float, scale: float
     ) -> Activations:
-        """Return nodes of a score with this mean, (..., 1), and standard deviation.
+        """Return the attention at nodes of a score with this mean, (..., 1).
 
-        The standard deviation is ``spread``. The activation takes the score times
-        ``scale``, the factor λ.
+        The standard deviation of the score is ``spread``. The activation takes the
+        score times ``scale``, the factor λ.
         """
         from scipy.special import erf  # slow to load
 

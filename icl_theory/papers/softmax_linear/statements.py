@@ -191,7 +191,7 @@ def samples(quick: bool) -> Claim:
         # the variance is up to 1.5².
         u = 1.5 * direction
         sampled = sampled_distances(attention, u, N, prompts, rng)
-        # The distance of the mean of the samples from the exact one, in standard
+        # The distance of the mean of the samples from the exact mean, in standard
         # errors.
         z = deviations(sampled, attention.error(u, N))
         largest = max(largest, float(z))
