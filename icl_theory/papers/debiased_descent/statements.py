@@ -308,7 +308,7 @@ class HeadEnds(NamedTuple):
     has_equal_signs: NDArray[np.bool_]  # `equal_signs` of each start, (starts,)
     imbalances: Array  # |Σμ|/Σ|μ| and |Σω|/Σ|ω| at the end, (starts, 2)
     losses: Array  # at the end, (starts,)
-    error: float  # largest error of the losses by interpolation
+    error: float  # largest error of the losses that interpolation causes
 
 
 def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
@@ -415,7 +415,7 @@ def minima(quick: bool) -> Claim:
     interpolation = "; moments of heads interpolated in ω" if quick else ""
     imbalances = []
     omega_sizes = []
-    excesses = []  # of the loss over that of the best pair
+    excesses = []  # loss above the best pair's loss, as a share of it
     for seed in seeds:
         risk = SoftmaxHeads(heads=2, seed=seed).risk()
         # An iteration on the exact loss takes a tenth of a second or more, and 40
@@ -435,7 +435,7 @@ def minima(quick: bool) -> Claim:
         excesses.append(loss / pair.loss - 1.0)
 
     three_heads = SoftmaxHeads(heads=3).risk()
-    gains = []  # relative falls of the best pair's loss by a third head
+    gains = []  # by which share a third head lowers the best pair's loss
     third_omegas = (0.2,) if quick else (0.0, 0.2, 0.5)
     for third_omega in third_omegas:
         omega = np.array([pair.omega, -pair.omega, third_omega])

@@ -340,8 +340,8 @@ RANGES = (
 class Exponents(NamedTuple):
     """Local exponents of the emergence time, as a power of the varied parameter."""
 
-    first: float  # from the first two values of its range
-    last: float  # from the last two values of its range
+    first: float  # from the first two values of the parameter
+    last: float  # from the last two values of the parameter
 
 
 @question("induction-emergence", "parameter, over its least value", "emergence, ηt")
@@ -1298,7 +1298,7 @@ def reduction(quick: bool) -> Claim:
     settings = []
     steps = 8 if quick else 200
     stride = 4 if quick else 3  # every stride-th saved state is compared
-    batches = 8 if quick else 30  # of sequences, for the mean loss of a state
+    batches = 8 if quick else 30  # batches that give the mean loss of a state
     eta = 4.0
     for name, sampled, exact in _settings():
         run = descend(sampled, eta, steps=steps)
@@ -1325,7 +1325,7 @@ def reduction(quick: bool) -> Claim:
 class Departure(NamedTuple):
     """When the full transformer departs from the reduced one."""
 
-    sentence: str  # when, and how far
+    sentence: str  # says when it departs, and how far
     series: list[Series]  # the losses of both transformers
     step: int | None  # step of the departure; None if it does not depart
 

@@ -539,7 +539,7 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
         normal = rng.normal(size=(_length(law), law.d))
         tokens = normal @ token_factor @ task_factor.T
         values, vectors = np.linalg.eigh(tokens.T @ tokens)
-        values = np.maximum(values, 0.0)  # rounding may make a zero negative
+        values = np.maximum(values, 0.0)  # a zero may be negative by rounding
         if law.noise > 0.0:
             uncertainty = law.noise**2 / (law.noise**2 + values)
         else:

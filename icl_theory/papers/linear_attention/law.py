@@ -390,7 +390,7 @@ class PromptLaw:
         """Return half the sum of q_a times the squared gaps."""
         q = self.modes.q
         if gaps.ndim == 2:
-            q = q[:, None]  # the row of a gap belongs to the axis u_a
+            q = q[:, None]  # row a of the gaps belongs to the axis u_a
         return 0.5 * float(np.sum(q * gaps**2))
 
     def largest_curvature(self) -> float:
