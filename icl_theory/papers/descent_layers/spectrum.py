@@ -134,8 +134,7 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
     total = integrals[:, -1:]
-    # The integral of φ over all points above a node, minus the integral below it, (k,
-    # X).
+    # The integral of φ over the points above a node, minus the one below, (k, X).
     Phi = total - 2.0 * integrals[:, :-1]
     x_weights = 2.0 * grid.t * grid.weights
     is_odd = k % 2 == 1

@@ -102,7 +102,7 @@ class LagAttention:
             entry_gradient = A * (A_gradient - mean_gradient)
         else:
             entry_gradient = A_gradient * self.is_visible
-        # All entries with the same lag have the score of this lag.
+        # All entries of A with the same lag have the score of this lag.
         of_lags = np.bincount(self.lag.ravel(), entry_gradient.ravel(), self.lags)
         return np.asarray(of_lags, dtype=float)
 

@@ -1493,8 +1493,7 @@ def _growth_and_drop(
     start = np.array([0.0, 0.0, xi])
     short, long = (NestedLogits(N, start, trained) for N in lengths)
     short_half_time = float(_run_to(0.5, short).t[-1])
-    # For the larger N, follow the flow first to 90 % of the loss, and from there to 50
-    # %.
+    # For the larger N, go to 90 % of the loss, and from there to 50 %.
     long_plateau = _run_to(0.9, long)
     long_drop = _run_to(0.5, replace(long, start=long_plateau.params))
     long_half_time = float(long_plateau.t[-1] + long_drop.t[-1])

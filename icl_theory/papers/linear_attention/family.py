@@ -475,7 +475,7 @@ class LinearAttention(Family):
         # A generous bound, in bytes: the start and three copies.
         check_fits("heads", self.heads, 32.0 * math.prod(shape))
         if isinstance(self.start, float):
-            # The 1 makes these numbers independent of the tasks, which have the seed
+            # The 1 makes these numbers independent of the tasks, whose seed is
             # [seed, 0].
             rng = np.random.default_rng([self.seed, 1])
             start = rng.normal(0.0, self.start, shape)
@@ -829,7 +829,6 @@ def draw_tasks(law: PromptLaw, k: int, seed: int) -> Array:
     # A generous bound, in bytes: the tasks and two copies.
     check_fits("tasks", k, 24.0 * k * law.d)
     _, prior, _ = law.dense.moments
-    # The 0 makes the tasks independent of the start of heads, which has the seed [seed,
-    # 1].
+    # The 0 makes the tasks independent of the start of heads, whose seed is [seed, 1].
     rng = np.random.default_rng([seed, 0])
     return np.asarray(rng.normal(size=(k, law.d)) @ root(prior))

@@ -201,7 +201,7 @@ class MergedRisk(BestKnown):
 
     @cached_property
     def _rank_excess(self) -> float:
-        """How far the least loss up to the rank is above the least of any matrix."""
+        """How far the least loss up to the rank is above the least loss of any Γ."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:

@@ -959,7 +959,7 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return the distance of the slowest state near a level from it, over the level.
+    """Return the relative distance from a level of the slowest state near it.
 
     ``t`` has the steps of the saved states, and ``excess`` their losses above the
     floor.
@@ -1280,8 +1280,8 @@ def random_covariances(quick: bool) -> Claim:
         run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         remaining_shares.append(risk.floor() / risk.loss(np.zeros(d)))
-        # In long prompts the mean prediction along direction j is the answer times λ_j
-        # γ_j. The largest share of all directions is kept.
+        # In long prompts the mean prediction along direction j is λ_j γ_j times the
+        # answer. The largest share of all directions is kept.
         answered_shares.append(float(np.max(probs @ (grid * best))))
     # In the limit of long prompts both shares are exactly a third.
     remaining_of_infinite, remaining_of_finite = remaining_shares

@@ -398,8 +398,8 @@ class SeparateLayer(WithStart, Map):
     Parameters
     ----------
     start : ndarray, (H, (d + 1) + R(2d + 1))
-        The weights of each head at step 0: d + 1 of the value, which sees a token (x,
-        y); d + 1 for each of R keys, which also see a token; and d for each of R
+        The weights of each head at step 0: d + 1 of the value, which sees a whole token
+        (x, y); d + 1 for each of R keys, which also see a token; and d for each of R
         queries, which see x.
     d, rank : int
         Dimension of the tokens, and the number R.

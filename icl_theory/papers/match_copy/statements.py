@@ -60,8 +60,8 @@ def loss(quick: bool) -> Errors:
         N = 3 if problem % 20 == 19 else 2
         d = int(rng.integers(1, 9))
         correlation = 1.0 if problem % 5 == 0 else float(rng.uniform(0.1, 1.0))
-        # The quadrature takes more nodes for larger ω. For three keys it takes the
-        # third power of their number.
+        # The quadrature takes more nodes for larger ω, and for three keys the third
+        # power of the number of nodes.
         omega = float(rng.uniform(0.0, 0.6))
         exact = CopyRisk(d, N, correlation).loss([omega])
         expected = direct_loss(omega, d, N, correlation)

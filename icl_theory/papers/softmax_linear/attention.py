@@ -189,8 +189,8 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
 def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     """Return the integrands of S_2, S_3 and S_22 with respect to ln s, (3, S).
 
-    The integrands have one factor s more than those with respect to s, because ds is s
-    d ln s.
+    The integrands have one factor s more than those with respect to s, because
+    ds = s d ln s.
     """
     # ln(s e^t) for each pair of S nodes in ln s and T scores, (S, T).
     exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
