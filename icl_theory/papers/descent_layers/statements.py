@@ -43,7 +43,7 @@ def loss_by_moments(
 
     The computation does not use the density that the risk integrates. There is no
     noise, and the loss is half the mean of tr r(S)². The residual is r(λ) = Π_ℓ
-    (1 - η_ℓ λ_ℓ) and λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
+    (1 - η_ℓ λ_ℓ) with λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
     """
     # The residual of the layers so far, and λ_ℓ, as polynomials in the eigenvalue λ of
     # the prompt's covariance. The lists have the coefficients of λ^0, λ^1, ...
