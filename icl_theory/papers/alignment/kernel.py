@@ -1,10 +1,10 @@
 r"""The exact test error of linear attention as a function of the test tasks.
 
-A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` from the means :math:`h =
-\frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt. If γ = 0, the
-mean squared error of the layer is an affine function of the second moment W of the test
-tasks, for any matrix Γ. The column γ adds a quadratic function of W. `ErrorKernel`
-holds the coefficients of both. See docs/theory/alignment.md.
+A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` from the means
+:math:`h = \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt. If
+γ = 0, the mean squared error of the layer is an affine function of the second moment W
+of the test tasks, for any matrix Γ. The column γ adds a quadratic function of W.
+`ErrorKernel` holds the coefficients of both functions. See docs/theory/alignment.md.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ErrorKernel:
     noise_gain : float
         g, the variance of the prediction for labels of pure noise of variance 1.
     squares_gain : float
-        b, the factor of E v² in the error, with the label variance v of a task. It is 0
-        without the column γ.
+        b, the factor of E v² in the error, with the label variance v of a task. The
+        number b is 0 without the column γ.
     covariance : array_like, (d, d)
         Covariance Λ of the tokens.
     noise : float
@@ -131,8 +131,8 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     gamma : array_like, (d, d), (d,) or (d, d + 1)
         Γ, or its diagonal, or Γ followed by the column γ.
     law : PromptLaw
-        Tokens, query, length and label noise of the test prompts. Its prior is not
-        used.
+        Tokens, query, length and label noise of the test prompts. The prior of the law
+        is not used.
 
     Returns
     -------

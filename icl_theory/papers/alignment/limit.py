@@ -66,7 +66,7 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
         """Return s minus the right side of its equation, which increases with s."""
         return s - 1.0 + float(np.mean(s * spectrum / (s * spectrum + nu))) / diversity
 
-    # The difference is 0 at s = 1 if κ = ∞ or C = 0, and otherwise positive there.
+    # At s = 1 the difference is 0 if κ = ∞ or C = 0, and positive otherwise.
     s = 1.0
     if s_minus_right_side(1.0) > 0.0:
         # As s may be tiny, only its relative accuracy counts. With this tiny xtol,
@@ -102,9 +102,9 @@ class AlignmentLimit:
     pretraining : array_like, (d, d) or (d,)
         Covariance C_train of the pretraining tasks, or its diagonal.
     context, diversity, prompts : float
-        The ratios α = N/d, κ = k/d and τ = n/d², for prompts of N pairs, k pretraining
-        tasks and n pretraining prompts; positive. κ and τ may be math.inf, and τ is not
-        1.
+        The ratios α = N/d, κ = k/d and τ = n/d², all positive. There are k pretraining
+        tasks and n pretraining prompts of N pairs. κ and τ may be math.inf, and τ is
+        not 1.
     noise : float
         Standard deviation √ρ of the label noise, label units.
 
@@ -178,8 +178,8 @@ class AlignmentLimit:
     def ridge(self) -> float:
         r"""The effective ridge :math:`\tilde\lambda` of a fit to too few prompts.
 
-        It is 0 if there are more prompts than entries of Γ, τ > 1. Otherwise it is the
-        root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
+        The ridge is 0 if there are more prompts than entries of Γ, τ > 1. Otherwise it
+        is the root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
         """
         from scipy.optimize import brentq  # slow to load
 

@@ -57,7 +57,7 @@ class Prompts:
 
 @dataclass(frozen=True, eq=False)
 class Pretraining:
-    r"""Pretraining on k tasks of one covariance, for tests with tasks of another.
+    r"""Pretraining on k tasks of one covariance, tested on tasks of another one.
 
     Tokens and queries are standard normal in d dimensions. A task is normal with the
     covariance C/d, so that labels :math:`w^\top x` have the variance c = tr C/d.
@@ -75,8 +75,8 @@ class Pretraining:
     noise : float
         Standard deviation σ of the label noise, label units.
     squares : bool
-        Whether the layer also sees the mean of squared labels, as in the paper. It then
-        has the column γ.
+        Whether the layer also sees the mean of squared labels, as in the paper. The
+        layer then has the column γ.
 
     Raises
     ------

@@ -157,7 +157,8 @@ def samples(quick: bool) -> Claim:
         column_of_squares = 0.1 * rng.normal(size=d)
         gamma = np.column_stack([best, column_of_squares])
         sampled = sampled_errors(gamma, law, prompts, rng)
-        # The distance of their mean from the exact error, in standard errors.
+        # The distance of the mean of the samples from the exact error, in standard
+        # errors.
         z = deviations(sampled, error_kernel(gamma, law).error(tasks))
         largest = max(largest, float(z))
     # Chance alone exceeds 4.5 standard errors in 7 of a million cases.
@@ -259,15 +260,15 @@ def printed(quick: bool) -> Claim:
         limit_of_some_prompts = AlignmentLimit(
             spectrum, context=80.0, diversity=diversity, prompts=80.0, noise=0.1
         )
-        # The n = 80 d² = 512,000 prompts are too many to fit here, and the exact errors
-        # are for n = ∞. The ratio of two limits is the factor by which finite n changes
-        # them.
+        # The authors fit n = 80 d² = 512,000 prompts. These are too many here, so the
+        # exact errors are for n = ∞. The ratio of two limits is the factor by which
+        # finite n changes the exact errors.
         asymptotic = np.array([limit_of_some_prompts.error(test) for test in tests])
         exact *= asymptotic / [limit_of_all_prompts.error(test) for test in tests]
         from_exact[i] = np.abs(exact / printed_errors - 1.0).max()
         from_limit[i] = np.abs(asymptotic / printed_errors - 1.0).max()
-    # The largest distance from the model is 0.9 %, and the one from the limit 8.8 %.
-    # The bounds lie between these numbers.
+    # The largest distance from the exact errors is 0.9 %, and the largest distance from
+    # the limit is 8.8 %. The bounds lie between these numbers.
     return Claim.of(
         from_exact.max() < 0.03 and from_limit.max() > 0.07,
         f"κ = {listed(diversities)}, four test covariances, α = τ = 80",
@@ -388,7 +389,7 @@ def measure(quick: bool) -> Claim:
     of_kernel, *of_other_measures = correlations.values()
     return Claim.of(
         # The correlation of ⟨C_test, K⟩ is 0.986. "As well" is also taken to mean that
-        # it orders the errors almost perfectly, with a correlation above 0.95.
+        # ⟨C_test, K⟩ orders the errors almost perfectly, with a correlation above 0.95.
         of_kernel > max(of_other_measures) and of_kernel > 0.95,
         f"d = {d}, N = 2d, k = 6, n = 4d², C_train = diag(1/j), 30 random C_test of one"
         " trace",
@@ -411,7 +412,7 @@ def steeper(quick: bool) -> Claim:
     d = 20
     test = power_law(d, 1.0)
     exponents = np.linspace(0.0, 3.0, 4 if quick else 13)
-    # The index of the exponent 1 of the tests, which is one of the exponents.
+    # The index of 1 among the exponents. The tests have this exponent.
     matched = int(np.argmin(np.abs(exponents - 1.0)))
     # For each number of tasks: the exponent with the least error, and the relative fall
     # of the error from the exponent 1 to this one.
@@ -480,13 +481,13 @@ def rank(quick: bool) -> Claim:
     for i, tasks in enumerate(counts):
         problem = Pretraining(spectrum, N=10**9, tasks=tasks)
         errors[i] = problem.errors([spectrum], draws).mean()
-    # In long prompts without noise the layer learns the span of the k tasks. A share
-    # 1 - k/r of a new task, whose variance is 1, is outside of it.
+    # In long prompts without noise the layer learns the span of the k tasks. A new task
+    # has the variance 1, of which the share 1 - k/r is outside of this span.
     expected = np.maximum(1.0 - np.array(counts) / r, 0.0)
     largest_gap = np.abs(errors - expected).max()
     return Claim.of(
-        # Finite prompts add about d/N = 1e-8, and more along directions that the drawn
-        # tasks barely have; a cautious bound.
+        # Finite prompts add about d/N = 1e-8, and more along directions in which the
+        # drawn tasks hardly vary. The bound is cautious.
         largest_gap < 1e-3,
         f"d = {d}, r = {r}, N = 1e9, no noise, k = {listed(counts)}, {draws} draws",
         f"mean errors {listed(errors, '.3f')}",

@@ -3,8 +3,8 @@
 A head h has an output weight μ_h and an inverse temperature ω_h. Two heads with ω and
 -ω are called a pair. Heads are compared with a step of descent on centred tokens, whose
 loss is `debiased`, and with linear attention (`PromptLaw`). `InterpolatedHeads` makes
-many runs affordable. Prompts have N pairs (x_i, y_i) of tokens in d dimensions and
-labels with noise of the deviation σ.
+many runs affordable. A prompt has N pairs (x_i, y_i) of a token in d dimensions and a
+label. The label noise has the standard deviation σ.
 
 The functions that are decorated with `row` are rows of the audit: their docstrings are
 the statements, and ``quick`` asks for a smaller measurement. `DEBIASED` says which
@@ -37,11 +37,12 @@ from icl_theory.tokens.heads import GaussianHeadsRisk
 SOURCE = "He, Pan, Chen, Yang 2025, {} (reconstructed)"
 # Signs of the inverse temperatures of a pair.
 PAIR = np.array([1.0, -1.0])
-# For so small an ω the difference of a pair's two softmax averages is linear in ω. The
-# loss of the pair is then that of a debiased step up to the order ω², about 1e-6.
+# For such a small ω the difference of a pair's two softmax averages is linear in ω. The
+# loss of the pair then equals the loss of a debiased step up to the order ω², about
+# 1e-6.
 SMALL_OMEGA = 1e-3
-# Bounds on the two numbers of `unpaired` at the end of a run. They are near 0 for a
-# pair, and near 1 for two equal heads. Both bounds are far from these numbers.
+# Bounds on the two numbers of `unpaired` at the end of a run. The two numbers are near
+# 0 for a pair, and near 1 for two equal heads. Both bounds are far from these numbers.
 MOST_OF_PAIR = 0.05
 LEAST_OF_EQUAL = 0.95
 
@@ -112,7 +113,7 @@ def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
 def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
     """Return the exact loss from the moments of the heads, without the gradient.
 
-    This takes half the time of ``risk.loss``. The parameters are (μ, ω).
+    The function takes half the time of ``risk.loss``. The parameters are (μ, ω).
     """
     output, omega = np.split(params, 2)
     # The moments E[o_h o_k] of the averages o of two heads, and E[o_h y]. The target y
@@ -124,7 +125,7 @@ def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
 def debiased(d: int, N: int, noise: float) -> float:
     """Return the loss of a step of descent on centred tokens, with the best length η.
 
-    The step predicts (η/N) Σ y_i (x_i - mean)ᵀx, where the mean is that of the x_i.
+    The step predicts (η/N) Σ y_i (x_i - mean)ᵀx with the mean of the x_i.
     """
     # With η = 1 the prediction has the mean product d(N - 1)/N with the answer βᵀx, and
     # the mean square d(N - 1)(N + d + σ²)/N². The answer has the mean square d.
@@ -166,8 +167,8 @@ def better_than_one(quick: bool) -> Claim:
 def loss_of_small_pair(N: int) -> float:
     """Return the loss of the pair ω = ±0.001 with the best output weights.
 
-    For small ω the difference of the two softmax averages is linear in ω, and the
-    prediction of the pair is that of a step of descent on centred tokens.
+    For small ω the difference of the two softmax averages is linear in ω, and the pair
+    predicts the same as a step of descent on centred tokens.
     """
     risk = SoftmaxHeads(heads=2, N=N).risk()
     return risk.with_best_output(SMALL_OMEGA * PAIR).loss
@@ -219,12 +220,12 @@ class InterpolatedHeads(WithStart, Risk):
     .. math:: \mathcal L = \tfrac12 \mu^\top G(\omega) \mu
         - \mu^\top g(\omega) + \tfrac d2
 
-    The parameters are (μ, ω), (2H,). The average :math:`o_h` of the labels, weighted by
-    the attention of head h, has the moments :math:`G_{hk} = E[o_h \cdot o_k]`, a
-    function of :math:`\omega_h` and :math:`\omega_k`, and :math:`g_h = E[o_h \cdot y]`
-    with the target y, a function of :math:`\omega_h`. Here both functions are replaced
-    by polynomials, which are exact at n Chebyshev nodes. A step costs microseconds
-    instead of a tenth of a second.
+    The parameters are (μ, ω), (2H,). Let :math:`o_h` be the average of the labels,
+    weighted by the attention of head h, and y the target. The moment
+    :math:`G_{hk} = E[o_h \cdot o_k]` is a function of :math:`\omega_h` and
+    :math:`\omega_k`, and :math:`g_h = E[o_h \cdot y]` is a function of
+    :math:`\omega_h`. Here both functions are replaced by polynomials, which are exact
+    at n Chebyshev nodes. A step costs microseconds instead of a tenth of a second.
     """
 
     start: Array  # (μ, ω) at step 0
@@ -242,7 +243,7 @@ class InterpolatedHeads(WithStart, Risk):
         There are ``nodes`` Chebyshev nodes on [-reach, reach].
         """
         x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
-        # The matrix takes values at the nodes to coefficients.
+        # The matrix maps values at the nodes to coefficients.
         to_coefficients = np.linalg.inv(chebyshev.chebvander(x, nodes - 1))
         # A head for each node, with the ω of this node, has all moments at the nodes.
         gram, means = risk.quadratic(reach * x)
@@ -307,7 +308,7 @@ class HeadEnds(NamedTuple):
     has_equal_signs: NDArray[np.bool_]  # `equal_signs` of each start, (starts,)
     imbalances: Array  # |Σμ|/Σ|μ| and |Σω|/Σ|ω| at the end, (starts, 2)
     losses: Array  # at the end, (starts,)
-    error: float  # largest error of the losses by interpolation
+    error: float  # largest error of the losses that interpolation causes
 
 
 def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
@@ -374,8 +375,8 @@ def emerging_pair(quick: bool) -> Claim:
     pairs_of_opposite = count_of_pairs(is_pair[~equal])
     pairs_of_equal = count_of_pairs(is_pair[equal])
     return Claim.of(
-        # An interpolation error of 0.01 is far below the losses 0.35 and 0.72 that it
-        # must not confuse.
+        # An interpolation error of 0.01 is far below the difference of the losses 0.35
+        # and 0.72 that the row tells apart.
         all_are_either
         and ends.error < 0.01
         and opposite_end_as_pairs
@@ -414,12 +415,12 @@ def minima(quick: bool) -> Claim:
     interpolation = "; moments of heads interpolated in ω" if quick else ""
     imbalances = []
     omega_sizes = []
-    excesses = []  # of the loss over that of the best pair
+    excesses = []  # loss above the best pair's loss, as a share of it
     for seed in seeds:
         risk = SoftmaxHeads(heads=2, seed=seed).risk()
-        # An iteration on the exact loss takes a tenth of a second or more, and 40 of
-        # them are enough for the bounds below. A quick audit interpolates the moments,
-        # with which iterations cost next to nothing.
+        # An iteration on the exact loss takes a tenth of a second or more, and 40
+        # iterations are enough for the bounds below. A quick audit interpolates the
+        # moments, with which iterations cost next to nothing.
         if quick:
             interpolated = interpolated_heads(quick)
             params = _minimised(interpolated, risk.initial, iterations=100).x
@@ -434,7 +435,7 @@ def minima(quick: bool) -> Claim:
         excesses.append(loss / pair.loss - 1.0)
 
     three_heads = SoftmaxHeads(heads=3).risk()
-    gains = []  # relative falls of the best pair's loss by a third head
+    gains = []  # by which share a third head lowers the best pair's loss
     third_omegas = (0.2,) if quick else (0.0, 0.2, 0.5)
     for third_omega in third_omegas:
         omega = np.array([pair.omega, -pair.omega, third_omega])
@@ -497,7 +498,7 @@ def near_bayes(quick: bool) -> Claim:
 
 
 def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
-    """Return losses on prompts of these lengths, of the best pair for 40 tokens."""
+    """Return the losses of the best pair for 40 tokens on prompts of these lengths."""
     omega = best_heads(2, 40, quick).omega * PAIR
     output = SoftmaxHeads(heads=2).risk().with_best_output(omega).output
     params = np.concatenate([output, omega])
@@ -506,11 +507,11 @@ def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
 
 
 def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
-    """Return losses on prompts of these lengths, of linear attention for 40 tokens.
+    """Return the losses of linear attention for 40 tokens at these prompt lengths.
 
     Its matrix Γ is the best one for prompts of 40 tokens. If ``sums`` is False, linear
-    attention averages over the tokens. If it is True, it sums over them, and the sum is
-    divided by 40 at all lengths.
+    attention averages over the tokens. If it is True, linear attention sums over the
+    tokens, and the sum is divided by 40 at all lengths.
     """
     gamma = prompt_law(40).best
     losses = []

@@ -2,7 +2,8 @@
 
 There is a rule for each of the N d entries of the tokens, so prompts must have very few
 entries: the product of the rules has (2L + 1)^(N d) nodes for L layers. This
-computation shares no formula with the moments of words, and takes any matrix Γ.
+computation shares no formula with `DepthRisk`, which uses means of words in a Wishart
+matrix. The matrix Γ may be any matrix.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def enumerated_loss(
     nodes, weights = hermegauss(2 * depth + 1)
     weights = weights / math.sqrt(2.0 * math.pi)  # of the standard normal law
     prompt_count = float(len(nodes)) ** (N * d)
-    # Each prompt has a few arrays of at most (N + d)² numbers of 8 bytes. Three of them
-    # at once are generous.
+    # Each prompt has a few arrays of at most (N + d)² numbers of 8 bytes. Space for
+    # three such arrays at once is generous.
     check_fits("N", N, 8.0 * prompt_count * 3.0 * (N + d) * (N + d))
     # Each row is a prompt: the index of the node of each of its N d entries.
     node_numbers = np.array(list(itertools.product(range(len(nodes)), repeat=N * d)))

@@ -40,7 +40,8 @@ from icl_theory.papers.depth_covariance.risk import (
 COORDINATES = ("eigenvalues", "multiple", "matrix")
 TERMS = ("all", "leading")
 # The search for the best parameters ends at a gradient with entries below this number.
-# The excess of the loss is quadratic in the gradient, and then about 1e-20.
+# The excess of the loss is quadratic in the gradient, so that it is about 1e-20 at the
+# end.
 SEARCH_TOLERANCE = 1e-10
 
 
@@ -66,9 +67,9 @@ class DepthCovariance(Family):
         \mathrm{decay}}`; by default Ω = I.
     coordinates : {"eigenvalues", "multiple", "matrix"}
         What is trained. "eigenvalues": the eigenvalues of Γ in the eigenbasis of Σ. If
-        Σ and Ω commute, training from Γ = γI changes nothing else. "multiple": the
-        number γ with Γ = γI. If each prompt's covariance is rotated at random, training
-        from Γ = γI changes nothing else. "matrix": any symmetric matrix Γ.
+        Σ and Ω commute, training from Γ = γI changes these eigenvalues alone.
+        "multiple": the number γ with Γ = γI. If each prompt's covariance is rotated at
+        random, training from Γ = γI changes γ alone. "matrix": any symmetric matrix Γ.
     terms : {"all", "leading"}
         "all": the exact loss. "leading": only the terms of the exact loss that remain
         if d and N grow in proportion.

@@ -9,11 +9,11 @@ deterministic equivalents
     E(z - SA)^{-1}(z' - AS)^{-1} \simeq \frac{G(z)G(z')}{1 - s(z)s(z')\,v(z, z')},
     \qquad v = \tfrac1N\mathrm{tr}\,A^2G(z)G(z') .
 
-Cauchy's formula turns them into the means of polynomials of S, for more layers than
-the exact means of `DepthRisk` allow. For L layers with the matrix Γ, tokens of the
-covariance Σ and tasks of the second moment Ω, A is :math:`\Sigma\Gamma/L` and
-:math:`\tilde\Omega = \Sigma\Omega`, all diagonal. See docs/theory/depth-covariance.md,
-"The limit".
+Cauchy's formula turns these equivalents into the means of polynomials of S. This works
+for more layers than the exact means of `DepthRisk` allow. For L layers with the matrix
+Γ, tokens of the covariance Σ and tasks of the second moment Ω, A is
+:math:`\Sigma\Gamma/L` and :math:`\tilde\Omega = \Sigma\Omega`, all diagonal. See
+docs/theory/depth-covariance.md, "The limit".
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from icl_theory.papers.depth_covariance.moments import (
 Complex = NDArray[np.complex128]
 
 # The margin is the radius of the circle of nodes, relative to half the length of the
-# interval that it encloses. This is its largest value. A larger one needs fewer nodes,
-# but loses more digits with depth.
+# interval that it encloses. `MARGIN` is its largest value. A larger margin needs fewer
+# nodes, but loses more digits with depth.
 MARGIN = 1.2
 # Terms of size margin^(2L) cancel in the sum over the nodes. The margin is chosen such
 # that this size is at most e^10, which costs four or five of the 16 digits.
@@ -183,11 +183,12 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     """
     margin = min(MARGIN, math.exp(LOG_LOSS_OF_DIGITS / (2 * depth)))
     nodes = math.ceil(LOG_TRAPEZOIDAL_ERROR / math.log(margin))
-    # Four complex arrays (Z, d) and four (Z, Z), of 16 bytes a number, are generous.
+    # A generous bound, in bytes: four complex arrays (Z, d) and four (Z, Z), with 16
+    # bytes for each number.
     check_fits("covariance", a.shape, 64.0 * nodes * (len(a) + nodes))
     left, right = _interval(a, N)
-    # The trapezoidal rule on a circle is equally accurate for any first node. That it
-    # is half a step off the real axis is a choice.
+    # The trapezoidal rule on a circle is equally accurate for any first node. The first
+    # node is half a step off the real axis, which is a choice.
     directions = np.exp(2j * np.pi * (np.arange(nodes) + 0.5) / nodes)
     from_centre = margin * 0.5 * (right - left) * directions
     y = 0.5 * (left + right) + from_centre
@@ -207,11 +208,12 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
 def _interval(a: Array, N: int) -> tuple[float, float]:
     """Return an interval of y that a circle has to enclose.
 
-    At its ends z is at the ends of the spectrum of SA, or at zero. It contains the real
-    y with Σ a²/(y - a)² > N, because they belong to no z outside the spectrum.
+    At the ends of the interval z is at the ends of the spectrum of SA, or at zero. The
+    interval contains the real y with Σ a²/(y - a)² > N, because they belong to no z
+    outside the spectrum.
     """
-    # The search for the ends has an absolute tolerance, so it is done for eigenvalues
-    # up to 1. Eigenvalues of zero have no effect on z.
+    # The search for the ends has an absolute tolerance, so the eigenvalues are scaled
+    # to at most 1 before. Eigenvalues of zero have no effect on z.
     scale = float(np.abs(a).max())
     scaled = a[a != 0.0] / scale
     low = _end(scaled, N, float(scaled.min()), side=-1.0)
@@ -240,9 +242,10 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     edge = brentq(excess, pole + side * near, pole + side * far)
     if side * z(edge) < 0.0:
         # All eigenvalues of SA other than zero are on the other side of zero, and zero
-        # is an eigenvalue if N < d. So the interval has to reach to the y at which
+        # is an eigenvalue if N < d. So the interval has to extend to the y at which
         # z = 0. At the new far distance y has the sign of ``side``. z = ys has the same
-        # sign, because Σ |a/(y - a)| is at most N/2 there, and s at least ½.
+        # sign, because Σ |a/(y - a)| is at most N/2 at this distance, so that s is at
+        # least ½.
         far += 2.0 * float(np.abs(a).sum()) / N + 2.0 * abs(pole)
         edge = brentq(z, *sorted((edge, pole + side * far)))
     return float(edge)

@@ -16,13 +16,15 @@ LARGEST_MOMENT = 1e20
 # Negative eigenvalues up to this size, relative to d times the largest one, are taken
 # for rounding errors, which are about 1e-16. The size is generous.
 EIGENVALUE_ROUNDING = 1e-12
-# Two matrices count as commuting if the entries of their commutator are at most this
-# large, relative to d times the product of their largest entries. It is looser than
-# rounding, for matrices that were given with fewer digits or are products.
+# Two matrices are taken as commuting if the entries of their commutator are at most
+# this large, relative to d times the product of their largest entries. This bound is
+# far above rounding errors, because matrices may be given with fewer digits, or may be
+# products.
 COMMUTATION = 1e-10
-# Weight of the second of two commuting matrices in their sum, whose eigenvectors are
-# those of both. Two eigenvectors cannot be told apart if the sum has equal eigenvalues
-# for them. With a weight that is far from simple fractions this seldom happens.
+# Weight of the second of two commuting matrices in a sum. The eigenvectors of the sum
+# are eigenvectors of both matrices. But if the sum has equal eigenvalues for two
+# eigenvectors, any mixtures of these two are eigenvectors of the sum. With a weight
+# that is far from simple fractions such equal eigenvalues are rare.
 MIXTURE = 0.6180339887
 
 
@@ -112,7 +114,7 @@ def common_spectra(covariance: Array, prior: Array) -> Spectra:
             f" 'matrix' (their commutator has entries up to {largest_entry:.3g})",
         )
     # If one matrix has equal eigenvalues, the other one selects the eigenvectors. A
-    # prior of zero selects none; the scale must not be zero then.
+    # prior of zero selects none; the bound keeps the scale above zero in this case.
     scale = max(float(np.abs(prior).max()), SMALLEST)
     mixture = covariance / np.abs(covariance).max() + MIXTURE * prior / scale
     _, vectors = np.linalg.eigh(mixture)

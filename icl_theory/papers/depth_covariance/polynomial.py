@@ -52,9 +52,9 @@ class LossPolynomial:
         row_of_trace = np.arange(len(p))
         # The factors p_n^e_un of P_u, (U, 2L).
         factors = powers[row_of_trace, self.exponents]
-        # The products of the factors before and after each of them. They give the
-        # product of all other factors without a division, which a factor of zero would
-        # spoil.
+        # ``before`` and ``after`` have the products of the factors before and after
+        # each factor. Together they give the product of all other factors without a
+        # division, which a factor of zero would spoil.
         before = np.ones_like(factors)
         before[:, 1:] = np.cumprod(factors[:, :-1], axis=1)
         after = np.ones_like(factors)

@@ -66,10 +66,11 @@ LARGEST_MATRIX = 4000
 # The error of an eigenvalue, or of an entry in the eigenbasis, is at most this number
 # times the largest eigenvalue times the dimension. The factor 20 is generous.
 EIGENVALUE_ROUNDING = 20.0 * 2.0**-52
-# The gradient is a polynomial. Its imaginary part at params + i·step·direction, divided
-# by the step, is its derivative along the direction. No digits cancel, as they would in
-# a difference. The relative error is of the order of the squared step, so any step that
-# is far below 1e-8 and does not underflow would do.
+# The gradient is a polynomial. The imaginary part of the gradient at
+# params + i·step·direction, divided by the step, is the derivative of the gradient
+# along the direction. No digits cancel, as they would in a difference. The relative
+# error is of the order of the squared step, so any step that is far below 1e-8 and does
+# not underflow would do.
 IMAGINARY_STEP = 1e-30
 
 
@@ -229,14 +230,14 @@ class DepthRisk(WithStart, Risk):
         """Loss and its gradient."""
         loss, gradient = self._evaluate(params)
         # Terms of large parameters overflow, and their sum may be NaN, which the engine
-        # refuses. Such parameters count as having an infinite loss.
+        # refuses. Such parameters are given an infinite loss.
         if not (np.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
 
     def _evaluate(self, params: Array) -> tuple[Any, Array]:
         """Return loss and gradient, for real or complex parameters."""
-        # The eigenvalues of A = ΣΓ/L divided by those of Γ, (d,).
+        # The eigenvalues of A = ΣΓ/L divided by the eigenvalues of Γ, (d,).
         a_over_gamma = self.covariance / self.depth
         a = self._eigenvalues(params) * a_over_gamma
         if math.isinf(self.N):
@@ -245,7 +246,7 @@ class DepthRisk(WithStart, Risk):
             loss, a_gradient = self._with_samples(a)
         gradient = a_gradient * a_over_gamma
         if self.rotated:
-            # Each eigenvalue is the one parameter γ.
+            # All eigenvalues of Γ are the one parameter γ.
             gradient = gradient.sum(keepdims=True)
         return loss, gradient
 
@@ -305,7 +306,7 @@ class DepthRisk(WithStart, Risk):
 def _without_samples(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
     """Return the loss for N = ∞, where S = I, and its gradient with respect to a.
 
-    ``task`` is the diagonal of Ω̃. It and the eigenvalues a of A are (d,).
+    ``task``, (d,), is the diagonal of Ω̃, and a, (d,), has the eigenvalues of A.
     """
     remaining = 1.0 - a
     loss = 0.5 * np.sum(task * remaining ** (2 * depth))
@@ -408,7 +409,7 @@ class SymmetricRisk(WithStart, Risk):
         # A = Σ^½ΓΣ^½/L, and the gradient is for the entries of Γ.
         gradient = to_basis.T @ A_gradient @ to_basis / self.depth
         # Terms of large parameters overflow, and their sum may be NaN, which the engine
-        # refuses. Such parameters count as having an infinite loss.
+        # refuses. Such parameters are given an infinite loss.
         if not (math.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
@@ -531,7 +532,7 @@ class SampledDepth(Trainer[Prompts]):
     def _numbers(self) -> float:
         """Generous bound on the numbers that a prompt takes in memory.
 
-        They are three copies of its N + 1 tokens with their labels, and of its
+        The numbers are three copies of the N + 1 tokens with their labels, and of the
         rotation.
         """
         d = self.risk.d
@@ -550,7 +551,7 @@ class SampledDepth(Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts."""
-        # This checks the size, and that the prompts fit in memory.
+        # `prompts_to_draw` checks the size, and that the prompts fit in memory.
         B = prompts_to_draw(rng, size, self._numbers)
         N = int(self.risk.N)
         d = self.risk.d
@@ -583,9 +584,9 @@ class SampledDepth(Trainer[Prompts]):
         # Gradients of the sum of the losses over the prompts.
         step_gradient = np.zeros(self.risk.d)
         labels_gradient = np.zeros_like(y)  # of the labels of later layers, (B, N)
-        # From the last layer back to the first. In `_forward` each layer has a change
-        # Γh/L. The layer adds the product of change and query to the error, and
-        # subtracts the products of change and tokens from the labels.
+        # The loop goes from the last layer back to the first. In `_forward` each layer
+        # has a change Γh/L. The layer adds the product of change and query to the
+        # error, and subtracts the products of change and tokens from the labels.
         for h in reversed(h_of_layers):
             change_gradient = query * errors[:, None]
             change_gradient = change_gradient - np.einsum(
@@ -599,7 +600,7 @@ class SampledDepth(Trainer[Prompts]):
         # step = Γ/L, and the loss is a mean over the prompts.
         gradient = step_gradient / (self.risk.depth * len(errors))
         if self.risk.rotated:
-            # Each eigenvalue is the one parameter γ.
+            # All eigenvalues of Γ are the one parameter γ.
             gradient = gradient.sum(keepdims=True)
         return 0.5 * float(np.mean(errors**2)), gradient
 

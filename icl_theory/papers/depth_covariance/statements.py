@@ -6,8 +6,8 @@ says which statement of the paper each row tests.
 
 Tokens have the covariance Σ with the eigenvalues λ_j, and tasks the second moment Ω
 with the eigenvalues ω_j, in d dimensions. Prompts have N pairs with label noise of the
-deviation σ. L layers, the depth, share the matrix Γ, whose eigenvalues are called
-gamma.
+standard deviation σ. L layers (the depth is L) share the matrix Γ, whose eigenvalues
+are called gamma.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from icl_theory.statements.numbers import deviations, listed, power
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 
 BORDELON = "Bordelon, Letey, Pehlevan 2025, {}"
-# For results whose formulas were known only from a summary, and are derived again here.
+# Citation for results whose formulas were known only from a summary. They are derived
+# again in this project.
 RETOLD = "Bordelon, Letey, Pehlevan 2025, {} (reconstructed)"
 # (d, N, depth) with so few entries of the tokens that all prompts can be enumerated.
 SMALL = ((1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2))
@@ -44,7 +45,7 @@ DIFFERENCE = 1e-4
 def random_moment(rng: np.random.Generator, d: int) -> Array:
     """Draw a random second moment, (d, d), with eigenvalues of at least 0.2.
 
-    The bound is arbitrary. It keeps the matrix far from a singular one.
+    The bound is arbitrary. It keeps the matrix far from singular ones.
     """
     root = rng.normal(size=(d, d))
     return np.asarray(root @ root.T / d + 0.2 * np.eye(d))
@@ -60,8 +61,8 @@ def loss(quick: bool) -> Errors:
         covariance = random_moment(rng, d)
         prior = random_moment(rng, d)
         gamma = rng.normal(size=(d, d))
-        # Made symmetric, with a size in proportion to the depth L, because each layer
-        # applies Γ/L.
+        # Γ is made symmetric. Its size is in proportion to the depth L, because each
+        # layer applies Γ/L.
         gamma = depth * (gamma + gamma.T) / 4.0
         expected = enumerated_loss(gamma, covariance, prior, N, depth, noise=0.5)
         risk = SymmetricRisk(covariance, N, depth, prior, noise=0.5)
@@ -88,7 +89,7 @@ def samples(quick: bool) -> Claim:
             params = np.full(risk.size, 0.6 * depth)
             trainer = risk.sampled(prompts, seed=depth)
             losses = [trainer.losses(params, step) for step in range(batches)]
-            # The distance of their mean from the loss, in standard errors.
+            # The distance of the mean of the samples from the loss, in standard errors.
             z = deviations(np.concatenate(losses), risk.loss(params))
             largest_z = max(largest_z, float(z))
     return Claim.of(
@@ -112,7 +113,7 @@ def limit(quick: bool) -> Errors:
         depth = 1 + index % deepest
         d, N = (int(size) for size in rng.integers(2, 40, 2))
         covariance, prior = rng.uniform(0.2, 2.0, (2, d))
-        # In proportion to the depth, as in `loss`.
+        # Γ has a size in proportion to the depth, as in `loss`.
         gamma = depth * rng.uniform(0.0, 1.0, d)
         leading = DepthRisk(covariance, N, depth, prior, noise=0.5, leading=True)
         expected = limit_loss(gamma, covariance, N, depth, prior, noise=0.5)
@@ -337,7 +338,7 @@ def rotated(quick: bool) -> Claim:
     depths = (64, 128, 256)
     d = 10**4 if quick else 10**6
     exponents = []
-    best_steps = []  # of the deepest layers, γ in units of L/λ_1
+    best_steps = []  # γ for the largest depth L, in units of L/λ_1
     for decay, source in laws:
         minima = [least_of_rotated(d, decay, source, depth) for depth in depths]
         exponents.append(power(depths, [minimum.loss for minimum in minima]))
@@ -404,7 +405,7 @@ def finite_size(quick: bool) -> Claim:
     are_in_range = all(-1.1 < exponent < -0.9 for exponent in exponents)
     return Claim.of(
         # Many layers on a small, uneven spectrum show how far the limit may fail: with
-        # six of them the ratio is 27.
+        # six layers the ratio is 27.
         are_in_range and ratio > 2.0,
         f"N = d, the Γ that is best in the limit; λ from 1/2 to 3/2 at d ="
         f" {listed(sizes)}; λ_j = 1/j at d = 10; {listed(depths)} and {deepest} layers",

@@ -92,10 +92,11 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
     for other in range(1, letters):
         between = gaps[:other]
         after = gaps[other:]
-        # Its left vector: the word becomes W_1ᵀ S W_2 / N, with W_1 reversed.
+        # Paired with the left vector of this S: the word becomes W_1ᵀ S W_2 / N, with
+        # W_1 reversed.
         reversed_word = between[:-1][::-1] + after
         total.add_word(reversed_word, loops, left=between[-1], order=1)
-        # Its right vector: the word becomes tr(S W_1) W_2 / N.
+        # Paired with the right vector of this S: the word becomes tr(S W_1) W_2 / N.
         with_closed = (*loops, between)
         if after:
             total.add_word(after[1:], with_closed, left=after[0], order=1)
@@ -103,8 +104,8 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
             total.add_traces(with_closed, order=1)
     for index, loop in enumerate(loops):
         other_loops = loops[:index] + loops[index + 1 :]
-        # Paired with a vector of an S in this trace, which is tr(S W_3) if it is read
-        # from this S on. The word W becomes W_3 W / N, or W_3ᵀ W / N for the other
+        # Paired with a vector of an S in this trace, which is tr(S W_3) if the trace is
+        # read from this S on. The word W becomes W_3 W / N, or W_3ᵀ W / N for the other
         # vector of the S.
         for cut in range(len(loop)):
             opened = loop[cut:] + loop[:cut]
@@ -118,7 +119,7 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
 def _mean_of_traces(loops: tuple[Gaps, ...]) -> Terms:
     """Return the mean of a product of traces of words.
 
-    It is a number, so the power of A in its monomials is zero.
+    The mean is a number, so the power of A in its monomials is zero.
     """
     if not loops:
         return {Monomial(power=0, traces=(), order=0): 1}  # the empty product, 1
@@ -162,14 +163,14 @@ class _Sum:
 
 
 def _in_order(loops: tuple[Gaps, ...]) -> tuple[Gaps, ...]:
-    """Return the same traces in a standard order, so that the caches find them."""
+    """Return the traces in a standard order, in which the caches find them again."""
     return tuple(sorted(_standard_loop(loop) for loop in loops))
 
 
 def _standard_loop(loop: Gaps) -> Gaps:
     """Return the least of the rotations and reversals of a loop.
 
-    They all have the same trace, because S and A are symmetric.
+    All rotations and reversals have the same trace, because S and A are symmetric.
     """
     equivalent_loops: list[Gaps] = []
     for strand in (loop, loop[::-1]):
@@ -225,7 +226,7 @@ def _bias_terms(depth: int) -> Terms:
     terms: defaultdict[Monomial, int] = defaultdict(int)
     terms[Monomial(power=0, traces=(), order=0)] += 1  # the matrix I
     for i in range(1, depth + 1):
-        # (SA)^i of the first factor, and (AS)^i of the second one, which has the same
+        # (SA)^i of the first factor, and (AS)^i of the second one. Both have the same
         # mean.
         coefficient = 2 * comb(depth, i) * (-1) ** i
         for monomial, count in mean_of_word((1,) * (i - 1)).items():
@@ -233,7 +234,7 @@ def _bias_terms(depth: int) -> Terms:
             times_A = monomial._replace(power=monomial.power + 1)
             terms[times_A] += coefficient * count
         for j in range(1, depth + 1):
-            # (SA)^i (AS)^j has A² at the place where the two meet.
+            # (SA)^i (AS)^j has A² where the two factors meet.
             gaps = (1,) * (i - 1) + (2,) + (1,) * (j - 1)
             coefficient = comb(depth, i) * comb(depth, j) * (-1) ** (i + j)
             for monomial, count in mean_of_word(gaps).items():

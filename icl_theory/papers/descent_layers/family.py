@@ -78,7 +78,7 @@ class DescentLayers(Family):
         drawn. The trained numbers are η and γ of the layers, or the multiples of I in Q
         and P.
     seed : int
-        Seed of this draw.
+        Seed of the draw of the start.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 

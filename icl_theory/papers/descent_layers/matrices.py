@@ -30,7 +30,7 @@ class UnitMatrices(WithStart, Map):
     are rotated, so the population gradient at multiples of I consists of multiples of
     I. Matrices that start as multiples of I therefore stay multiples, under every rule
     that treats all entries alike. At these matrices the steps determine the loss of the
-    layers. At other matrices they do not.
+    layers. At other matrices the loss depends on more than the steps.
 
     Parameters
     ----------
@@ -67,14 +67,14 @@ class UnitMatrices(WithStart, Map):
     def _multiples(self, params: Array) -> Array:
         """Return the numbers q and p of the matrices qI and pI, (2L - 1,).
 
-        They are the mean diagonal entries, also of a direction that is no multiple of
-        I.
+        The numbers are mean diagonal entries. So the method also takes a direction
+        whose matrices are no multiples of I.
         """
         return np.trace(params, axis1=1, axis2=2) / params.shape[1]
 
     def _parts(self, numbers: Array) -> tuple[Array, Array]:
         """Split the numbers of Q and P, or of η and γ, into (L,) and (L - 1,)."""
-        # Slices, because np.split takes 15 µs, a tenth of the time of a step.
+        # Slices are used, because np.split takes 15 µs, a tenth of the time of a step.
         return numbers[: self.depth], numbers[self.depth :]
 
     def inward(self, params: Array) -> Array:
@@ -91,7 +91,7 @@ class UnitMatrices(WithStart, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradient with respect to the matrices, (2L - 1, d, d).
 
-        ``gradient`` is the one with respect to the steps η and γ, (2L - 1,).
+        ``gradient`` is the gradient with respect to the steps η and γ, (2L - 1,).
         """
         q, p = self._parts(self._multiples(params))
         eta_gradient, gamma_gradient = self._parts(gradient)
@@ -116,8 +116,8 @@ class UnitMatrices(WithStart, Map):
         """Return the gradients with respect to the matrices qI and pI, (..., d, d).
 
         The argument has the derivatives with respect to q and p. As q is tr(Q)/d, the
-        derivative with respect to each diagonal entry of Q is 1/d of the one with
-        respect to q; likewise for P.
+        derivative with respect to each diagonal entry of Q is 1/d of the derivative
+        with respect to q. The same holds for P and p.
         """
         d = self.start.shape[1]
         return multiples_gradient[:, None, None] / d * np.eye(d)

@@ -144,8 +144,8 @@ class LayersRisk(WithStart, Risk):
     @cached_property
     def _spectrum(self) -> Spectrum:
         """The quadrature that is not refined."""
-        # Kept here, because `evaluate` needs it in every step, and `mean_spectrum`
-        # would check its arguments in each call.
+        # The quadrature is kept, because `evaluate` needs it in every step, and
+        # `mean_spectrum` would check its arguments in each call.
         return self._refined_spectrum(refine=1)
 
     def _refined_spectrum(self, refine: int) -> Spectrum:
@@ -188,12 +188,12 @@ class LayersRisk(WithStart, Risk):
         # In the directions of the eigenvalue 0 nothing is explained: r = 1.
         loss = 0.5 * (mean_square + zeros)
         # Powers of large steps overflow, and may give NaN, which the engine refuses.
-        # Such steps count as having an infinite loss.
+        # Such steps are given an infinite loss.
         if not np.isfinite(loss):
             return math.inf, np.zeros_like(params)
         # The gradient has an entry for each value step, and then one for each token
-        # step. Entries that belong to no parameter are cut off at its end: the entry of
-        # the last token step, or the entries of all token steps.
+        # step. Entries that belong to no parameter are cut off at the end of the
+        # gradient: the entry of the last token step, or the entries of all token steps.
         return float(loss), residual.back(r_gradient)[: self.size]
 
     def loss_error(self, params: ArrayLike) -> float:
@@ -211,16 +211,16 @@ class LayersRisk(WithStart, Risk):
         residual = _Residual(x, *self._steps(checked))
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
-        # The difference between the integrals of r² on both grids, of which the loss
-        # has half. The noise term needs no comparison of its own: as r(0) = 1, its
-        # integrand (1 - r)²/λ is a polynomial, too, of a lower degree than r², so the
-        # grid is exact for it up to the rounding that the next error covers.
+        # The difference between the integrals of r² on both grids. The loss has half of
+        # each integral. The noise term needs no comparison of its own: as r(0) = 1, its
+        # integrand (1 - r)²/λ is a polynomial of a lower degree than r². So the grid is
+        # exact for it up to the rounding that the next error covers.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
-        # The relative error of the density in units of ROUNDING, cautiously. It is not
-        # derived: neither the three numbers nor the growth with the number of nodes,
-        # the number of layers and √N. The tests compare the sum of the three errors
-        # with exact losses.
+        # The relative error of the density in units of ROUNDING, cautiously. The
+        # formula is not derived. This holds for the three numbers and for the growth
+        # with the number of nodes, the number of layers and √N. The tests compare the
+        # sum of the three errors with exact losses.
         density_roundings = (
             1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
         )
@@ -316,13 +316,14 @@ class _Residual:
             factor_errors.append(
                 abs(eta) * eigenvalue_error + 2.0 + 2.0 * np.abs(eta * x)
             )
-            # The next λ is λ(1 - γλ)². It has the error of λ times the derivative, and
-            # a generous number of roundings of this formula.
+            # The next λ is λ(1 - γλ)². The error of the next λ is the error of λ times
+            # the derivative of this formula, plus a generous number of roundings.
             token_factor = np.abs(1.0 - gamma * x)
             derivative = token_factor * np.abs(1.0 - 3.0 * gamma * x)
             own_error = 4.0 * np.abs(x) * token_factor * (1.0 + np.abs(gamma * x))
             eigenvalue_error = derivative * eigenvalue_error + own_error
-        # By the product rule, the error of each factor counts times all other factors.
+        # By the product rule, the error of each factor is multiplied by all other
+        # factors.
         total = np.zeros_like(self.eigenvalues[0])
         for layer, error in enumerate(factor_errors):
             other_factors = factors[:layer] + factors[layer + 1 :]
@@ -355,14 +356,14 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     # (σ²/N) ∫ p/λ dρ for each orthonormal polynomial p.
     linear = values @ (ratio * weights / x)
     # With the coefficients c of r the loss is half of |c|² - 2 c·linear, up to a
-    # constant. It is minimised subject to r(0) = c·at_zero = 1, by a Lagrange
+    # constant. The loss is minimised subject to r(0) = c·at_zero = 1, by a Lagrange
     # multiplier.
     multiplier = (1.0 - at_zero @ linear) / (at_zero @ at_zero)
     coefficients = linear + multiplier * at_zero
     r = coefficients @ values
     mean_square = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
-    # In the directions of the eigenvalue 0 r is 1. The last factor keeps the bound
-    # below the minimum in spite of rounding; 1e-9 is generous.
+    # In the directions of the eigenvalue 0, the residual r is 1. The last factor keeps
+    # the bound below the minimum in spite of rounding; 1e-9 is generous.
     return 0.5 * float(mean_square + zeros) * (1.0 - 1e-9)
 
 
@@ -383,7 +384,8 @@ def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
         vector = x * vectors[-1]
         value_at_zero = 0.0  # x times any polynomial vanishes at zero
         basis = np.array(vectors)
-        # Twice, because rounding leaves the vector not quite orthogonal the first time.
+        # This is done twice, because rounding leaves the vector not quite orthogonal
+        # the first time.
         for _pass in range(2):
             projections = basis @ vector
             vector = vector - projections @ basis
@@ -433,7 +435,7 @@ class SampledLayers(Trainer[Prompts]):
     def _numbers(self) -> float:
         """Generous bound on the numbers that a prompt takes in memory.
 
-        They are three copies of its N + 1 tokens with their labels, and of the
+        The numbers are three copies of the N + 1 tokens with their labels, and of the
         derivatives of tokens and labels with respect to each parameter.
         """
         return 3.0 * (1.0 + self.risk.size) * (self.risk.N + 1.0) * (self.risk.d + 1.0)
@@ -445,7 +447,7 @@ class SampledLayers(Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts."""
-        # This checks the size, and that the prompts fit in memory.
+        # `prompts_to_draw` checks the size, and that the prompts fit in memory.
         B = prompts_to_draw(rng, size, self._numbers)
         N = int(self.risk.N)
         tokens = rng.normal(size=(B, N, self.risk.d))
@@ -497,7 +499,8 @@ class _Carried:
 
     An array whose name begins with d, such as ``dX``, holds the derivatives of the
     array without this d, such as ``X``, with respect to P parameters along its first
-    axis. The lines that compute it follow by the product rule from those without d.
+    axis. The product rule turns the lines that compute ``X`` into those that compute
+    ``dX``.
     """
 
     def __init__(self, prompts: Prompts, P: int) -> None:

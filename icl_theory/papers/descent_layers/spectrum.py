@@ -49,8 +49,8 @@ PANEL_LENGTH = 0.5
 # A polynomial of degree p adds p/4 panels, because powers of t up to t^2p vary faster
 # than the density.
 DEGREES_PER_PANEL = 4
-# Iterations for the end of the grid. Each one divides the error by a number above 1,
-# and 50 of them are generous.
+# Iterations for the end of the grid. Each iteration divides the error by a number above
+# 1, and 50 iterations are generous.
 END_ITERATIONS = 50
 
 
@@ -134,7 +134,7 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
     total = integrals[:, -1:]
-    # The integral of φ over all points above a node, minus the one below it, (k, X).
+    # The integral of φ over the points above a node, minus the one below, (k, X).
     Phi = total - 2.0 * integrals[:, :-1]
     x_weights = 2.0 * grid.t * grid.weights
     is_odd = k % 2 == 1
@@ -160,9 +160,10 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
 def _functions(k: int, a: float, x: Array) -> Array:
     r"""Return :math:`x^a e^{-x/2}` times k Laguerre polynomials, (k, X).
 
-    They are the polynomials of degree 0, ..., k - 1 that are orthonormal for the weight
-    :math:`x^{2a+1}e^{-x}`, by their three-term recursion. Every basis of these
-    polynomials gives the same density; this one keeps the matrix A well conditioned.
+    The polynomials have the degrees 0, ..., k - 1, and are orthonormal for the weight
+    :math:`x^{2a+1}e^{-x}`. Their three-term recursion gives their values. Every basis
+    of these polynomials gives the same density; this one keeps the matrix A well
+    conditioned.
     """
     # The weight x^2a e^-x, in which the functions would be orthonormal themselves, has
     # no integral for a = -½.
@@ -181,9 +182,9 @@ def _functions(k: int, a: float, x: Array) -> Array:
 class _Grid:
     """Panels of Gauss nodes over the k positive singular values t of X.
 
-    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero. In x it may
-    grow like x^-½ there. The grid ends where t^(2 degree) times the density is
-    negligible.
+    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero. In x the
+    density may grow like x^-½ at zero. The grid ends where t^(2 degree) times the
+    density is negligible.
 
     Attributes
     ----------
@@ -226,7 +227,8 @@ class _Grid:
 def _end_of_grid(upper_edge: float, degree: int) -> float:
     """Return the t > edge with (t/edge)^(2 degree) e^(-(t - edge)²/2) = e^(-REACH²/2).
 
-    It is the fixed point of t = edge + √(4 degree ln(t/edge) + REACH²), by iteration.
+    The result is the fixed point of t = edge + √(4 degree ln(t/edge) + REACH²), by
+    iteration.
     """
     t = upper_edge + REACH
     for _ in range(END_ITERATIONS):
@@ -238,8 +240,8 @@ def _end_of_grid(upper_edge: float, degree: int) -> float:
 def _integration_matrix() -> Array:
     """Return the matrix that integrates a function from -1 to each Gauss node.
 
-    It acts on the values at the nodes of (-1, 1), and integrates the polynomial through
-    them.
+    The matrix acts on the values of the function at the nodes in (-1, 1), and
+    integrates the polynomial through these values.
     """
     points, _ = legendre.leggauss(PANEL_NODES)
     # Column j has the Legendre coefficients of the polynomial that is 1 at node j and 0

@@ -41,9 +41,9 @@ def loss_by_moments(
 ) -> float:
     """Return the loss from exact moments of the Wishart matrix, in fractions.
 
-    It does not use the density that the risk integrates. There is no noise, and the
-    loss is half the mean of tr r(S)², with the residual r(λ) = Π_ℓ (1 - η_ℓ λ_ℓ) and
-    λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
+    The computation does not use the density that the risk integrates. There is no
+    noise, and the loss is half the mean of tr r(S)². The residual is r(λ) = Π_ℓ
+    (1 - η_ℓ λ_ℓ) with λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
     """
     # The residual of the layers so far, and λ_ℓ, as polynomials in the eigenvalue λ of
     # the prompt's covariance. The lists have the coefficients of λ^0, λ^1, ...
@@ -114,12 +114,12 @@ def samples(quick: bool) -> Claim:
     for d, N, depth in sizes:
         problem = DescentLayers(d=d, N=N, depth=depth, noise=0.3)
         risk = problem.layers()
-        # Arbitrary short steps. With long ones rare prompts would dominate the loss,
+        # Arbitrary short steps. With long steps rare prompts would dominate the loss,
         # see `rare_prompts`.
         params = 0.4 * rng.uniform(size=risk.size)
         trainer = risk.sampled(prompts, seed=0)
         sampled = trainer.losses(params)
-        # The distance of their mean from the loss, in standard errors.
+        # The distance of the mean of the samples from the loss, in standard errors.
         z = deviations(sampled, risk.loss(params))
         largest_z = max(largest_z, float(z))
     return Claim.of(
@@ -193,8 +193,8 @@ def three_trained(quick: bool) -> Claim:
     """three layers that are trained with Adam on d = 5, N = 20 reach a mean squared
     error of 0.0010 to 0.0028 (the last 1,000 steps of the notebook's first training)
     """
-    # A quick audit takes fewer and longer steps. Its error also ends in the printed
-    # range, although it still falls a little.
+    # A quick audit takes fewer and longer steps. The error of a quick audit also ends
+    # in the printed range, although it still falls a little.
     steps, eta = (2_500, 0.003) if quick else (9_900, 0.001)
     last_errors = []
     for seed in range(1 if quick else 3):
@@ -206,7 +206,7 @@ def three_trained(quick: bool) -> Claim:
             beta2=0.9,
             start=1e-4,
             seed=seed,
-            epsilon=1e-9,  # never reached: runs end with their steps
+            epsilon=1e-9,  # never reached, so runs end at the last step
             max_steps=steps,
         )
         last_errors.append(2.0 * float(problem.simulate().loss[-1]))
@@ -239,8 +239,9 @@ def rare_prompts(quick: bool) -> Claim:
     # The division gives the best steps again, up to rounding.
     least_loss = risk.loss(long_steps / TOO_LONG)
     return Claim.of(
-        # If samples have less than half of the exact loss, prompts that are not among
-        # them have the rest. In a measurement samples had 5e-12 of the exact loss.
+        # If the loss of the samples is less than half of the exact loss, prompts that
+        # were not sampled cause the rest. In a measurement the samples had 5e-12 of the
+        # exact loss.
         float(sampled_loss) < 0.5 * exact_loss,
         "d = 5, N = 20, four layers at 1.25 times their best steps,"
         f" {trainer.batch:,} sampled prompts",

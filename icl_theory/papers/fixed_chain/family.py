@@ -34,7 +34,7 @@ from icl_theory.families import (
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
 
-# The w at which 1 + 2w|w| changes its sign, and with it the strength s.
+# The w at which 1 + 2w|w| changes its sign. The strength s changes its sign there, too.
 TURN = -1.0 / math.sqrt(2.0)
 # The energy e² - w² - sign(w) ln|w| at the saddle of the loss, e = 0 and w = TURN. Flow
 # from a lower energy cannot pass w = TURN.
@@ -116,9 +116,9 @@ class ChainLogitsRisk(WithStart, Risk):
     def _best_bias(self, s: Any) -> Any:
         """Return the best logit after 0 for a checked s, which may be an array."""
         # The derivatives with respect to both logits sum to zero at the best bias. For
-        # the odds x after 0, this is qSx² + (q - p)x - p = 0 with S = e^s. The solution
-        # is computed in logarithms, because S may overflow, and in the form in which
-        # nothing cancels.
+        # the odds x after 0, this condition is qSx² + (q - p)x - p = 0 with S = e^s.
+        # The solution is computed in logarithms, because S may overflow, and in the
+        # form in which nothing cancels.
         log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
         log_4pq = math.log(4.0 * self.p) + math.log(self.q)
         log_discriminant = np.logaddexp(2.0 * log_d, log_4pq + s)
@@ -261,8 +261,8 @@ class FixedChain(Family):
         embedding.
     start : array_like, optional
         The parameters (e, w[, u][, b]) at step 0, instead of ``e``, ``w`` and
-        ``readout``; there is a u if there are three numbers and b is not trained, or
-        four numbers and b is trained.
+        ``readout``; u is included if the array has three numbers and b is not trained,
+        or four numbers and b is trained.
     bias : {"best", "trained"}
         Whether b is the best one at each step, or is trained from 0.
     eta, epsilon, above, rule, method, max_steps
@@ -337,8 +337,9 @@ class FixedChain(Family):
             self._validate_start(len(self.start))
 
     def _validate_start(self, size: int) -> None:
-        """Refuse a start of another size, and the numbers that a start replaces."""
-        # e and w, and b if it is trained; a readout of its own is one number more.
+        """Refuse a start of a wrong size, or one given with numbers it replaces."""
+        # A start has e and w, and b if it is trained. A separate readout u adds one
+        # number.
         least = 3 if self.bias == "trained" else 2
         if size not in (least, least + 1):
             raise argument_error(
@@ -385,7 +386,8 @@ class FixedChain(Family):
         """Return the end of the flow, "bigram" or "unigram".
 
         The result is None unless e and w alone are trained, because the energy is
-        constant only then. See docs/theory/markov-transformers.md, "The flow".
+        constant only with these two parameters. See docs/theory/markov-transformers.md,
+        "The flow".
         """
         if self.bias == "trained" or not self.tied:
             return None

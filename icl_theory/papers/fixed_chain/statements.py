@@ -77,8 +77,8 @@ class Curvature(NamedTuple):
 def _curvatures(readout: float | str) -> Iterator[Curvature]:
     """Yield curvatures of the loss at the unigram, e = 0, with the bias ln(p/q).
 
-    ``readout`` is "tied", or a number. A number, whatever it is, makes the readout u a
-    parameter of its own, which is 0 at the unigram.
+    ``readout`` is "tied", or a number. If it is a number, u is a separate parameter,
+    which is 0 at the unigram. The value of the number does not matter.
     """
     for p, q, w in itertools.product((0.2, 0.6), (0.3, 0.9), (-1.5, -0.3, 0.5)):
         risk = FixedChain(p=p, q=q, readout=readout, bias="trained").risk()
@@ -87,7 +87,8 @@ def _curvatures(readout: float | str) -> Iterator[Curvature]:
         unigram[-1] = math.log(p / q)
         units = np.eye(len(unigram))
         hessian = np.array([risk.hessian_product(unigram, unit) for unit in units])
-        # eigvalsh takes a symmetric matrix. Rounding leaves this one not quite so.
+        # eigvalsh takes a symmetric matrix. Rounding leaves the Hessian not quite
+        # symmetric.
         eigenvalues = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
         sign = (1.0 + 2.0 * w * abs(w)) * (p + q - 1.0)
         yield Curvature(sign, least=eigenvalues[0])
@@ -126,8 +127,8 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
     are further parameters of all problems.
     """
     embeddings = np.linspace(0.15, 2.5, shape[0])
-    # The weights are on both sides of -1/√2 and of 0, which decide on the end of the
-    # flow. None is 0, where the energy is infinite.
+    # The weights w are on both sides of -1/√2 and of 0, because these two limits decide
+    # at which predictor the flow ends. None is 0, where the energy is infinite.
     weights = np.linspace(-2.1, 1.9, shape[1])
     return [
         FixedChain(p=p, q=q, e=e, w=w, **parameters)

@@ -2,13 +2,14 @@
 
 `InductionHeads` is the family; it trains on the exact loss. `TwoLayers` maps its
 parameters to the scores of the second layer, and `InductionRisk` is the loss of these
-parameters. `dirichlet_points` makes chains that stand for a continuous law of chains.
+parameters. `dirichlet_points` makes a finite number of chains that approximate a
+continuous law.
 
 A sequence has T symbols, each one of k. The parameters are (a, B, c). The m lag scores
-a give the attention α = softmax(a) of the first layer, B (or bI) compares its output
-with the last symbol, and c is the score of a sink, if there is one. The loss is an
-inner risk of the scores of the second layer: `CountRisk` sums over counts of pairs of
-symbols, and `ChainRisk` follows windows of m symbols, chain by chain. In both risks
+a give the attention α = softmax(a) of the first layer. B (or bI) compares the output of
+this layer with the last symbol. c is the score of a sink, if there is one. The loss is
+an inner risk of the scores of the second layer: `CountRisk` sums over counts of pairs
+of symbols, and `ChainRisk` follows windows of m symbols, chain by chain. In both risks
 tokens of the same *kind* have the same scores, one for each value of the last symbol.
 """
 
@@ -56,8 +57,8 @@ from icl_theory.tokens.sampled import softmax
 # Largest initial score. exp() of the sum of two of these is within float64, which ends
 # near e^709.
 LARGEST = 300.0
-# Stands for the symbol at a lag that reaches back beyond the beginning of the sequence.
-# Its one-hot vector is zero.
+# The symbol that a token sees at a lag that reaches back beyond the beginning of the
+# sequence. The one-hot vector of this symbol is zero.
 PAD = -1
 # A random generator has the seed [seed, stream], so that different draws of one problem
 # are independent.
@@ -69,7 +70,7 @@ SMALLEST_QUANTILE = 2.0**-60
 # Distance between the nodes of the integral over s with which `ChainRisk` computes the
 # loss.
 STEP = 0.2
-# With this distance the integral takes half as many nodes. It then has an error of
+# This coarser distance halves the number of nodes. The integral then has an error of
 # 1.8e-8 of the loss, which is less than the error of Sobol points.
 LONG_STEP = 0.4
 # `average_error` compares the Sobol points with this number of other scramblings.
@@ -81,7 +82,7 @@ HIDDEN = -100.0
 
 
 def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
-    """Return a finite number of chains that stand for all chains with Dirichlet rows.
+    """Return chains that approximate the law of all chains with Dirichlet rows.
 
     For two states the chains are the product of two Gauss–Jacobi rules, for P₀₁ and for
     P₁₀, with √count nodes each. For more states they are ``count`` scrambled Sobol
@@ -122,7 +123,8 @@ def _two_state_points(prior: Array, nodes: int) -> tuple[Array, Array]:
     # The grids and this product have a row for each y (or q), and a column for each x
     # (or p).
     probs = np.outer(y_weights, x_weights).ravel()
-    # The weights of a Gauss–Jacobi rule sum to the integral of its weight, not to 1.
+    # The weights of a Gauss–Jacobi rule sum to the integral of its weight function, not
+    # to 1.
     return chains, probs / probs.sum()
 
 
@@ -178,13 +180,13 @@ class TwoLayers(WithStart, Map):
         are zero at lags that reach back beyond the beginning of the sequence.
     start : ndarray
         Initial (a, B, c). a has m numbers. B has k² numbers if ``matrix``; otherwise it
-        is the number b, which stands for B = bI. c is one number, which is left out if
-        there is no sink.
+        is the number b, for B = bI. c is one number, and is missing if there is no
+        sink.
     matrix : bool
         Whether all entries of B are parameters.
     queries : int, optional
         Scores are computed for the first ``queries`` values of the last symbol. By
-        default they are computed for all k of them.
+        default scores are computed for all k values.
     """
 
     symbols: Array
@@ -200,7 +202,7 @@ class TwoLayers(WithStart, Map):
         m = self.symbols.shape[-2]
         k = self.symbols.shape[-1] - 1
         match_size = k**2 if self.matrix else 1
-        # Slices, because `numpy.split` takes several times as long.
+        # Slices are used, because `numpy.split` takes several times as long.
         a = params[:m]
         b = params[m : m + match_size]
         c = params[m + match_size :]
@@ -252,7 +254,7 @@ class TwoLayers(WithStart, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradient with respect to (a, B, c).
 
-        ``gradient`` is the one with respect to the scores, (..., k).
+        ``gradient`` is the gradient with respect to the scores, (..., k).
         """
         a, B = self.split(params)
         m = len(a)
@@ -277,7 +279,8 @@ class TwoLayers(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Return the spectral norm of the derivative of the scores."""
         units = np.eye(len(params))
-        # The rows of the transposed Jacobian matrix, which has the same norm.
+        # The rows of the transposed Jacobian matrix. Its norm is the norm of the
+        # Jacobian matrix.
         derivatives = [self.push(params, unit).ravel() for unit in units]
         return float(np.linalg.norm(derivatives, 2))
 
@@ -309,7 +312,7 @@ class InductionRisk(Pullback):
         Learning rate of the first layer, divided by the rate of the second one.
     added : float
         Loss that the randomness of the next symbol adds to the inner risk. It is 0 if
-        the inner risk includes it.
+        the inner risk already includes this loss.
     least : float
         The lower bound of the loss that `floor` returns.
     """
@@ -358,7 +361,7 @@ class InductionRisk(Pullback):
         one.
         """
         a, B = self.map.split(params)
-        # The last row of B has the sink's score. It is not a match.
+        # The last row of B has the sink's score, and is no part of the match.
         match = B[:-1] if self.map.matrix else B[0, 0]
         first, _ = softmax(a)
         observed = {"first": first, "match": np.asarray(match)}
@@ -371,8 +374,8 @@ class InductionRisk(Pullback):
         predecessor = self.map.symbols[..., 1, :]
         is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
-        # The expected attention times the probability of the last symbol, (..., k). Its
-        # sum over the last symbol is the expectation.
+        # The expected attention times the probability of the last symbol, (..., k). The
+        # sum over the last symbol is the expected attention.
         weighted_attention = self.last_probs * second
         observed["second"] = second
         observed["attention"] = np.asarray(np.sum(weighted_attention * is_equal))
@@ -407,7 +410,8 @@ class Staged(Wrapper):
         parameters, one for each layer.
         """
         staged_gradient = np.array(gradient)
-        # The blocks are views, so that zeros in one of them are zeros in the gradient.
+        # The blocks are views. Zeros that are written to a block are therefore written
+        # to the gradient.
         first_layer, second_layer = risk.blocks(staged_gradient)
         frozen = second_layer if t < self.steps else first_layer
         frozen[...] = 0.0
@@ -455,9 +459,9 @@ class InductionHeads(Family):
     transitions : array_like, (C, k, k), optional
         Train on these chains.
     points : int
-        Number of chains that stand for the law if the average over it has no closed
-        form. There is a closed form for two states, two lags, and a given start. For
-        k > 2 the number must be a power of two.
+        Number of chains that approximate the law if the average over the law has no
+        closed form. There is a closed form for two states, two lags, and a given start.
+        For k > 2 the number must be a power of two.
     start : {"uniform", "stationary"} or array_like, (k,)
         Law of the first symbol.
     objective : {"square", "log"}
@@ -471,11 +475,11 @@ class InductionHeads(Family):
     match : float or array_like, (k, k)
         b at step 0. If all entries of B are trained, it may also be B at step 0.
     scores : array_like, (m,), optional
-        a at step 0. It is zero by default, so that the first layer attends to all lags
-        equally.
+        a at step 0. By default all scores are zero, so that the first layer attends to
+        all lags equally.
     sink : float, optional
-        Score c at step 0 of a token in front of the sequence, whose value is 1/k for
-        each symbol. By default there is no such token. If c is large, predictions are
+        Initial score c of the sink, a token in front of the sequence. Its value is 1/k
+        for each symbol. By default there is no sink. If c is large, predictions are
         uniform in the beginning.
     ratio : float
         Learning rate of the first layer, divided by the rate ``eta`` of the second.
@@ -621,7 +625,7 @@ class InductionHeads(Family):
         self._check_start()
         if self.objective == "log":
             self._check_log_loss()
-        # The risk has checks of its own, of memory for example.
+        # Making the risk checks more, for example the memory.
         self.risk()
 
     def _check_log_loss(self) -> None:
@@ -708,7 +712,7 @@ class InductionHeads(Family):
     def _check_match(self) -> None:
         """Raise an error if ``match`` is a matrix, but a number is trained.
 
-        A matrix of another shape than (k, k) is an error, too.
+        A matrix whose shape is not (k, k) is also an error.
         """
         shape = np.shape(self.match)
         if not shape:
@@ -735,7 +739,7 @@ class InductionHeads(Family):
 
     @property
     def is_approximate(self) -> bool:
-        """Whether a finite number of chains stands for a continuous law."""
+        """Whether a finite number of chains approximates a continuous law."""
         has_closed_form = self.is_counted and self.first_law is not None
         return self.finite_chains is None and not has_closed_form
 
@@ -743,13 +747,13 @@ class InductionHeads(Family):
     def finite_chains(self) -> Array | None:
         """The given or drawn chains that are trained on, (C, k, k).
 
-        It is None if training averages over the whole law of chains.
+        The value is None if training averages over the whole law of chains.
         """
         if self.transitions is not None:
             return np.array(self.transitions)
         if self.chains is None:
             return None
-        # Generous: the chains and two copies of them, with 8 bytes for each number.
+        # A generous bound, in bytes: the chains and two copies of them.
         check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
         rng = np.random.default_rng([self.seed, STREAM_OF_CHAINS])
         drawn = np.empty((self.chains, self.k, self.k))
@@ -840,7 +844,8 @@ class InductionHeads(Family):
         start = "stationary" if first_law is None else float(first_law[1])
         # With causal edges the second layer also attends to the first symbol.
         is_causal = self.edge == "causal"
-        # The average over the law of chains has a closed form for a given start.
+        # For a given law of the first symbol, the average over the law of chains has a
+        # closed form.
         if self.finite_chains is None and first_law is not None:
             return TwoStateCounts(
                 self.T, concentration=self.prior, start=start, first=is_causal
@@ -854,9 +859,9 @@ class InductionHeads(Family):
         """Return the risk that follows windows of symbols, chain by chain."""
         k = self.k
         m = self.lags
-        # Four arrays of 8-byte numbers: k + 1 sums for each position of the sequence,
-        # window and last symbol. `ChainRisk` checks this memory, too, but its
-        # error would not name T.
+        # Four arrays of 8-byte numbers, with k + 1 sums for each combination of a
+        # position, a window and a last symbol. `ChainRisk` checks this memory, too, but
+        # its error would not name T.
         check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
         length = self.T if self.edge == "causal" else self.T - m + 1
         chains = self._chains_of_windows()
@@ -874,8 +879,9 @@ class InductionHeads(Family):
         # The inner risk compares predictions with the law P_q of the next symbol, so
         # the randomness of this symbol, ½ E[1 - ‖P_q‖²], is added.
         added = chains.irreducible(length)
-        # Only a prediction that knows the chain has the loss ``added``. The least loss
-        # of the others is known for two states.
+        # Only a prediction that knows the chain reaches the loss ``added``. The least
+        # loss of all other predictions is larger. This least loss is known for two
+        # states.
         least = self._pairs().risk().floor() if k == 2 else added
         return InductionRisk(
             inner,
@@ -896,8 +902,8 @@ class InductionHeads(Family):
         start = self.first_law
         if self.edge == "causal" and start is not None:
             # The first window holds m - 1 symbols before the first one. No token sees
-            # them, so their law does not matter, and they are uniform. The first symbol
-            # is the last digit of the window's number in base k.
+            # these, so their law does not matter, and a uniform one is used. The first
+            # symbol is the last digit of the window's number in base k.
             start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
         return Chains(transitions, m, probs=probs, start=start)
 
@@ -916,8 +922,8 @@ class InductionHeads(Family):
     def _window_indices(self, visible: int) -> Array:
         """Return the symbols that a token sees at each lag in each window, (k**m, m).
 
-        The token sees the first ``visible`` lags, and `PAD` at the others. The sink,
-        which sees no lags, sees its own symbol k at each of them.
+        The token sees the symbols at the first ``visible`` lags, and `PAD` at all other
+        lags. The sink, for which no lag is visible, sees its own symbol k at each lag.
         """
         lags = np.arange(self.lags)
         # The symbol at lag l is digit l of a window's number in base k.
@@ -940,8 +946,8 @@ class InductionHeads(Family):
     def _counted_symbols(self) -> Array:
         """Return X of all different tokens, (R, m, k + 1), for two lags and two states.
 
-        They have the order of the kinds of `TwoStateCounts`: pairs of symbols, then
-        first symbols. The sink is last.
+        The tokens have the order of the kinds of `TwoStateCounts`: pairs of symbols,
+        then first symbols. The sink is last.
         """
 
         def distinct(visible: int) -> Array:
@@ -956,8 +962,8 @@ class InductionHeads(Family):
     def _renamed_symbols(self) -> Array:
         """Return X of the nine kinds of `ThreeStateCounts`, and of the sink."""
         # Three kinds, the tokens 0, 1 and 2, follow the last symbol, which is called 0.
-        # Three follow another symbol, 1 or 2. Both have the same score, so 1 stands for
-        # both. Three are the first symbol, and have no predecessor.
+        # Three follow another symbol, 1 or 2. The symbols 1 and 2 have the same score,
+        # so 1 stands for both. Three are the first symbol, and have no predecessor.
         symbol = np.tile(np.arange(3), 3)
         predecessor = np.repeat([0, 1, PAD], 3)
         indices = np.column_stack([symbol, predecessor])
@@ -1000,15 +1006,15 @@ class InductionHeads(Family):
         the loss of the Bayes-optimal predictor, if it is known.
         """
         if self._is_renamed:
-            # The log losses of three states are sums over the counts of pairs, without
-            # a model. `validate` requires chains with one concentration and a uniform
-            # first symbol. For these the bigram is Bayes-optimal.
+            # For three states the log losses are sums over the counts of pairs. They
+            # need no model. `validate` requires chains with one concentration and a
+            # uniform first symbol. For these the bigram is Bayes-optimal.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
-        # They differ in the scores of tokens whose predecessor is not the last symbol:
-        # the unigram counts these tokens like all others, and the bigram does not count
-        # them.
+        # The two heads differ in the scores of tokens whose predecessor is not the last
+        # symbol: the unigram counts these tokens like all others, and the bigram does
+        # not count them.
         pairs = self._pairs().risk()
         losses = {
             "uniform": self._uniform_loss(),
@@ -1039,9 +1045,9 @@ class InductionHeads(Family):
     def predictors_in_nats(self) -> dict[str, float]:
         """Return the log losses of the `predictors`, even if the objective is square.
 
-        The losses do not depend on the number of lags. They are known for two states,
-        and for three states if all entries of the chains have one concentration and the
-        first symbol is uniform.
+        The losses do not depend on the number of lags. The losses are known for two
+        states, and for three states if all entries of the chains have one concentration
+        and the first symbol is uniform.
 
         Examples
         --------
@@ -1091,14 +1097,14 @@ class InductionHeads(Family):
         return {name: loss for name, loss in self.predictors.items() if loss > lowest}
 
     def average_error(self, params: ArrayLike) -> float:
-        """Estimate the error of the loss if a finite number of chains stands for all.
+        """Estimate the error of the loss if finitely many chains approximate the law.
 
         For two states the estimate is twice the difference from the loss with four
         times as many chains. For more states it is the difference from the mean loss of
         eight independent scramblings, plus three standard errors of this mean. Both
-        include the error of the integral over s in `ChainRisk`, which is up to 1.8e-8
-        of the inner loss for more than two states. If the average over the chains is
-        exact, the error is 0.
+        estimates include the error of the integral over s in `ChainRisk`. For more than
+        two states this error is up to 1.8e-8 of the inner loss. If the average over the
+        chains is exact, the error is 0.
         """
         risk = self.risk()
         params = risk._checked(params)
@@ -1110,8 +1116,9 @@ class InductionHeads(Family):
         if isinstance(risk.risk, ChainRisk):
             integral_error += risk.risk.error(risk.map.inward(params))
         if self.k == 2:
-            # Each of the two Gauss rules then has twice as many nodes. If this halves
-            # its error or more, the error is at most twice the difference.
+            # With four times as many points, each of the two Gauss rules has twice as
+            # many nodes. If this halves its error or more, the error is at most twice
+            # the difference.
             finer_loss = self.changed(points=4 * self.points).risk().loss(params)
             return 2.0 * abs(finer_loss - loss) + integral_error
         other_seeds = range(self.seed + 1, self.seed + 1 + SCRAMBLINGS)
@@ -1126,8 +1133,8 @@ class InductionHeads(Family):
         """Return in a word what the model with these parameters has learnt.
 
         The word names the lag with the largest score: "induction" for lag 1, and for
-        another lag its number, as in "lag 2". It begins with "anti-" unless the match
-        is positive.
+        another lag its number, as in "lag 2". The word begins with "anti-" unless the
+        match is positive.
         """
         params = self.risk()._checked(params)
         lag_scores = params[: self.lags]
@@ -1138,7 +1145,7 @@ class InductionHeads(Family):
     def _strength(self, params: Array) -> float:
         """Return the mean of B's diagonal, less the mean of its other entries.
 
-        This is b if B = bI.
+        The result is b if B = bI.
         """
         _, B_and_sink = self.risk().map.split(params)
         B = B_and_sink[:-1]
@@ -1195,7 +1202,7 @@ class InductionHeads(Family):
             "lag_share": float(last_attention[1]),
         }
         if self.finite_chains is not None:
-            # New chains are all chains of the law.
+            # The loss on new chains is the mean over all chains of the law.
             all_chains = self.changed(chains=None, transitions=None)
             values["new_loss"] = all_chains.risk().loss(run.params)
         return values

@@ -50,7 +50,7 @@ from icl_theory.papers.induction_heads.sequences import (
 # Largest initial score. exp() of the sum of two of these is within float64, which ends
 # near e^709.
 LARGEST = 300.0
-# All entries of W at step 0 in the authors' code.
+# In the authors' code all entries of W have this value at step 0.
 COMMON = 0.01
 # A generator has the seed [seed, stream]. `InductionHeads` has the streams 0 and 1.
 # With another stream, draws of both families are independent for the same seed.
@@ -66,7 +66,7 @@ class CountLevel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MinimalHeads(Family):
-    r"""The minimal model of an induction head: linear attention into cross entropy.
+    r"""The minimal model of an induction head: linear attention and cross entropy.
 
     .. math:: f_s = \sum_l A_{s,s-l}\, e_{x_{s-l}}, \qquad
         z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
@@ -87,22 +87,23 @@ class MinimalHeads(Family):
         "softmax": rows of A are softmax weights of the scores v. "linear": they are the
         scores themselves.
     mask : {"causal", "none"}
-        "causal": tokens of the first layer see no later tokens. "none": they see all
-        tokens, and later ones have the score of lag 0, as in the authors' code. Then
-        all predictions but the last one depend on the symbols that they predict.
+        "causal": tokens of the first layer see no later tokens. "none": tokens see all
+        tokens. Later tokens have the score of lag 0, as in the authors' code. Without
+        the mask all predictions but the last one depend on the symbols that they
+        predict.
     positions : {"all", "last"}
         "all": the loss is the mean over all predictions. "last": it is the loss of the
         last prediction.
     chains : {"dirichlet", "circulant"}
         "dirichlet": the rows are independent. "circulant": all rows are shifts of one
-        row, so that all symbols are equally frequent and unigrams say nothing. The
-        chains then have two or three symbols.
+        row, so that all symbols are equally frequent and unigrams say nothing.
+        Circulant chains must have two or three symbols.
     concentration : float
         The rows have the Dirichlet law with this number for each symbol.
     sequences : int, optional
         Train on this number of drawn sequences, with the law of each next symbol as its
-        label. By default the loss is a sum over all sequences of T symbols, which takes
-        a small T.
+        label. By default the loss is a sum over all sequences of T symbols, which
+        requires a small T.
     second : {"matrix", "number"}
         "matrix": all entries of W are trained. "number": W = bI with one number b;
         rules that scale each number by itself, such as Adam, need this and ``ratio=1``.
@@ -222,23 +223,25 @@ class MinimalHeads(Family):
     def validate(self) -> None:
         """Check the parameters against each other.
 
-        The risk is made when it is needed: for long sequences its baselines take
-        seconds.
+        The risk is made only when it is needed: for long sequences the losses of its
+        baselines take seconds.
         """
         if self.lags is not None and self.lags > self.T:
             raise argument_error("lags", self.lags, f"at most T = {self.T}")
         if self.second == "number" and self.common is not None:
             raise argument_error("common", self.common, "left out if W is a number")
         if self.is_circulant and self.k > 3:
-            # With more symbols the law changes when symbols are renamed.
+            # With more than three symbols the law of circulant chains changes when
+            # symbols are renamed.
             raise argument_error("k", self.k, "2 or 3 for circulant chains")
         if self.scores is not None and len(self.scores) != self.lag_count:
             raise argument_error(
                 "scores", self.scores, f"{self.lag_count} numbers, one for each lag"
             )
         if self.sequences is not None:
-            # Generous: at each position a pass has products of all pairs of symbols,
-            # k² numbers, and a few vectors of k numbers, and there are copies of them.
+            # A generous estimate: at each position an evaluation holds the k² products
+            # of all pairs of symbols and a few vectors of k numbers. It also makes
+            # copies of them.
             numbers = 4.0 * self.T * self.k * (self.k + 2.0)
             check_fits("sequences", self.sequences, 8.0 * self.sequences * numbers)
         else:
@@ -251,7 +254,7 @@ class MinimalHeads(Family):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the loss is a mean over drawn sequences, and not over all."""
+        """Whether the loss is a mean over drawn sequences instead of all sequences."""
         return self.sequences is not None
 
     @property
@@ -316,7 +319,8 @@ class MinimalHeads(Family):
     def is_counted(self) -> bool:
         """Whether the losses of the predictors are computed from the law of counts.
 
-        They are then means over all sequences, although training uses drawn ones.
+        The losses of the predictors are then means over all sequences, although
+        training uses drawn ones.
         """
         return self.is_drawn and self.k <= 3 and not self.is_circulant
 
@@ -414,7 +418,7 @@ class MinimalHeads(Family):
         mean_count = np.sum(self._following * counts, axis=2)
 
         def loss(strength: float) -> float:
-            # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
+            # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
             log_total = logsumexp(strength * counts, axis=2)
             return self._mean(log_total - strength * mean_count)
 
@@ -423,7 +427,7 @@ class MinimalHeads(Family):
         # error of the strength changes the least loss by the order of its square only.
         minimum = minimize_scalar(loss, bracket=(0.0, 1.0 / self.T), tol=1e-8)
         # The excess over the Bayes loss varies less between drawn sequences than the
-        # loss, so it is added to the exact Bayes loss.
+        # loss itself does. So the excess is added to the exact Bayes loss.
         excess = float(minimum.fun) - self._entropy
         return CountLevel(float(minimum.x), self.predictors["Bayes"] + excess)
 
@@ -439,10 +443,10 @@ class MinimalHeads(Family):
     def average_error(self, params: ArrayLike) -> float:
         """Return the standard error of the loss if the sequences are drawn, else 0.
 
-        The error is that of the mean excess over the Bayes loss. For more than three
-        symbols the Bayes loss has an error, too, which is not included.
+        It is the standard error of the mean excess over the Bayes loss. For more than
+        three symbols the Bayes loss has an error, too, which is not included.
         """
-        # This also checks ``params`` if there is no error.
+        # The call also checks ``params`` if the error is 0.
         excesses = self.risk().excesses(params)
         if not self.is_drawn:
             return 0.0
@@ -453,13 +457,13 @@ class MinimalHeads(Family):
 
         The word is "unigram" if the second layer counts all tokens rather than matches.
         Otherwise it names the lag with the largest score: "induction" for lag 1, or
-        "lag 2" for another one. It begins with "anti-" if the match is negative.
+        "lag 2" for another one. The word begins with "anti-" if the match is negative.
         """
         v, b, c = self.risk().split(self.risk()._checked(params))
         # The attention of the last token, T - 1, on all T tokens.
         attention_of_last = self.risk().attention.matrix(v)[-1]
-        # Linear scores are the attention itself. They may be negative, and a large
-        # negative one counts as large.
+        # Linear scores are the attention itself. They may be negative, so their
+        # absolute values are compared.
         sizes = np.abs(v) if self.first == "linear" else v
         lag = int(np.argmax(sizes))
         attention_on_lag = float(attention_of_last[self.T - 1 - lag])

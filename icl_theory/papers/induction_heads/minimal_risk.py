@@ -102,7 +102,7 @@ class LagAttention:
             entry_gradient = A * (A_gradient - mean_gradient)
         else:
             entry_gradient = A_gradient * self.is_visible
-        # The score of a lag stands in all entries with this lag.
+        # All entries of A with the same lag have the score of this lag.
         of_lags = np.bincount(self.lag.ravel(), entry_gradient.ravel(), self.lags)
         return np.asarray(of_lags, dtype=float)
 
@@ -126,7 +126,7 @@ class _Pass(NamedTuple):
     """The result of a forward and a backward pass."""
 
     losses: Array  # of each sequence, (M,)
-    gradient: Array  # of the weighted mean of the losses, of the parameters' shape
+    gradient: Array  # of the weighted mean loss, in the shape of the parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +135,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
     The parameters are v and then either b, with W = bI, or two numbers for W: the value
     b + c of its diagonal entries, and the value c of all other entries. The metric
-    weights these two numbers by how many entries of W they stand for, k and k(k - 1),
-    so that descent in them equals descent in all entries of W.
+    weights these two numbers by the numbers of entries of W that have these values, k
+    and k(k - 1). Descent in the two numbers then equals descent in all entries of W.
 
     Attributes
     ----------
@@ -175,8 +175,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def metric(self) -> Array:
         """Metric of descent: 1/ratio for v, and 1 for b.
 
-        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1.
-        These are the numbers of entries of W on the diagonal and off it.
+        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1. W
+        has k entries on its diagonal and k(k - 1) entries off it.
         """
         k = self.k
         second_layer = np.ones(1)
@@ -187,7 +187,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
     @property
     def is_matrix(self) -> bool:
-        """Whether all entries of W are trained, and not only b with W = bI."""
+        """Whether all entries of W are trained, instead of b alone in W = bI."""
         return len(self.start) == self.attention.lags + 2
 
     def blocks(self, array: Array) -> Sequence[Array]:
@@ -249,7 +249,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.
 
-        It is the gradient of the mean of the losses with the weights `_weights`.
+        The gradient is the one of the mean loss, in which `_weights` are the weights.
         """
         layers = _layers(self, self.sequences.symbols, params)
         losses, gradient = self._compare(layers, self._labels, self._weights)
@@ -259,7 +259,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _labels(self) -> Array:
         """Labels with which predictions are compared, (P, M, k).
 
-        They are the law of the next symbol. But if predictions depend on the next
+        The labels are the law of the next symbol. But if predictions depend on the next
         symbol itself, this symbol is the label. The last label is always the law,
         because the sequence does not contain the symbol after it.
         """
@@ -282,11 +282,11 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         """Return the cross entropy of each sequence, and the gradient of their mean.
 
         ``following`` are the labels, laws of the next symbol, (P, M, k). The cross
-        entropy of a sequence is the mean over its predictions. The sequences have the
-        ``weights``, (M,), in their mean.
+        entropy of a sequence is the mean over its predictions. The mean over the
+        sequences has the ``weights``, (M,).
         """
         predicted, log_total = softmax(layers.logits)
-        # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
+        # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
         mean_logit = np.einsum("tmy,tmy->tm", following, layers.logits)
         losses = (log_total - mean_logit).mean(axis=0)
         logits_gradient = predicted - following
@@ -299,13 +299,13 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return _Pass(losses, np.concatenate([v_gradient, second_layer]))
 
     def draw(self, rng: np.random.Generator, size: int) -> Labelled:
-        """Draw sequences of T symbols, with the symbol that follows each of these."""
+        """Draw sequences of T symbols, with the symbol that follows each symbol."""
         T = self.attention.T
         # A sequence has its symbols and, at each position, the counts and the law of
         # the next symbol: about 3 arrays of k + 2 numbers. The estimate serves to
         # refuse a size that does not fit in memory.
         size = prompts_to_draw(rng, size, numbers=3.0 * (T + 1) * (self.k + 2))
-        # One symbol more, the label of the last one.
+        # Draw one more symbol, which is the label of the last one.
         drawn = Sequences.drawn(
             self.k,
             T + 1,
@@ -412,7 +412,7 @@ class LastPosition(_Layers):
         """Compute the logits, (1, M, k)."""
         # Whether each symbol equals the last one, (T, M).
         self.equals_last = (self.symbols == self.symbols[-1]).astype(float)
-        # Of each mixture only the entry of the last symbol matters, (T, M).
+        # Only the entry for the last symbol matters in each mixture, (T, M).
         self.share = self.A @ self.equals_last
         scores = self.b * self.share + self.c * self.mass[:, None]
         self.logits = np.einsum("sm,smy->my", scores, self.one_hot)[None]
@@ -423,8 +423,8 @@ class LastPosition(_Layers):
         # derivative of this logit, (T, M).
         columns = np.arange(self.symbols.shape[1])
         scores_gradient = logits_gradient[0][columns, self.symbols]
-        # The derivatives with respect to c·mass of each token, which all sequences
-        # share, (T,).
+        # The derivatives with respect to c·mass of each token, (T,). All sequences
+        # share the masses, so their derivatives are added up.
         summed_gradient = scores_gradient.sum(axis=1)
         A_gradient = self.b * scores_gradient @ self.equals_last.T
         # Each entry of row s of A is a term of the mass of token s.
@@ -487,9 +487,9 @@ def _sums_from_the_end(array: Array) -> Array:
 
 
 def _at_symbols(array: Array, symbols: Symbols) -> Array:
-    """Return an array (T, M, k, ...) at each token's symbol, (T, M, ...).
+    """Return the entries of an array for each token's symbol, (T, M, ...).
 
-    ``symbols`` is (T, M) and selects along the third axis.
+    The array is (T, M, k, ...). ``symbols``, (T, M), selects along its third axis.
     """
     places = np.arange(len(symbols))[:, None]
     return np.asarray(array[places, np.arange(symbols.shape[1]), symbols])

@@ -4,10 +4,10 @@ The functions that are decorated with `row` are rows of the audit: their docstri
 the statements, and ``quick`` asks for a smaller measurement.
 
 The model is `MinimalHeads`, over sequences of T symbols of k kinds. Its first layer
-mixes symbols with weights that depend on scores v, one for each lag. Its second layer
-compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbols of
-tokens in proportion to their match b and to c. ``ratio`` is the learning rate of the
-first layer divided by the rate η of the second one. Times are ηt, with the step t.
+mixes symbols with weights that depend on scores v, one for each lag. The second layer
+compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbol of
+each token in proportion to the score of its mixture. ``ratio`` is the learning rate of
+the first layer divided by the rate η of the second one. Times are ηt, with the step t.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import deviations, listed, power
 
 MINIMAL = "Edelman et al. 2024, {} (reconstructed)"
-# The authors' setting: their rates of both layers, and W = 0.01 in all entries. The
-# number of drawn sequences, which stand for all, is ours.
+# The setting of the authors: the rates of both layers, and 0.01 in all entries of W.
+# The number of drawn sequences is our choice.
 AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
 # A short problem with larger steps, for rows with many runs.
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)
@@ -147,7 +147,7 @@ def first_signal(quick: bool) -> Claim:
 def lag_signals(problem: MinimalHeads) -> Array:
     """Return minus the initial gradient with respect to the scores of the lags, (m,).
 
-    It says how fast these scores grow at step 0.
+    Each number says how fast the score of a lag grows at step 0.
     """
     risk = problem.risk()
     first_layer, _ = risk.blocks(risk.gradient(risk.initial))
@@ -204,8 +204,8 @@ def minimal_plateaus(quick: bool) -> Claim:
     # "At once": with half of the largest speed or more.
     falls_at_once = minimum.start_speed > 0.5
     # The loss ends 0.001 above the loss of the best multiple of the counts of
-    # followers, and the bigram's loss is 0.05 below both. Any limit between 0.001 and
-    # 0.05 would do.
+    # followers, and the bigram's loss is 0.05 below both of these losses. Any limit
+    # between 0.001 and 0.05 would do.
     ends_at_counts = abs(last_loss - levels.bigram) < 0.01
     return Claim.of(
         falls_at_once and minimum.rests_at(levels.unigram) and ends_at_counts,
@@ -231,8 +231,8 @@ def counts_as_logits(quick: bool) -> Claim:
     # The best multiple of the counts for the last position, and for all positions.
     _, last_loss = losses.best_logits(positions=range(T, T + 1))
     _, mean_loss = losses.best_logits()
-    # The unigram's loss less that of a multiple, as a share of the unigram's loss less
-    # the bigram's.
+    # By how much a multiple is better than the unigram, divided by how much the bigram
+    # is better than the unigram.
     last_share = (unigram[-1] - last_loss) / (unigram[-1] - bigram[-1])
     mean_share = (unigram.mean() - mean_loss) / (unigram.mean() - bigram.mean())
     # Both losses exceed the bigram's by 0.04 or more, and are exact up to rounding. Any

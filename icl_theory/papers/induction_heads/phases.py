@@ -29,8 +29,8 @@ def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
         The losses of uniform, unigram and bigram predictions.
     """
     last = int(run.t[-1])
-    # If there are few chains, unigrams may be no better than uniform predictions. There
-    # is no uniform phase then: the unigram phase begins at step 0.
+    # If there are few chains, unigrams may be no better than uniform predictions. Such
+    # a run has no uniform phase: its unigram phase begins at step 0.
     unigram_start: int | None = 0
     if levels.unigram < levels.uniform:
         unigram_start = _first_step(run, halfway(levels.uniform, levels.unigram))
@@ -38,8 +38,8 @@ def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
         return Phases(uniform=(0, last), unigram=None, bigram=None)
     uniform = (0, unigram_start) if unigram_start > 0 else None
 
-    # Bigrams may be no better than unigrams, if the rows of the chains are equal. There
-    # is no bigram phase then.
+    # Bigrams may be no better than unigrams, if the rows of the chains are equal. Such
+    # a run has no bigram phase.
     bigram_start = None
     if levels.bigram < levels.unigram:
         bigram_start = _first_step(run, halfway(levels.unigram, levels.bigram))

@@ -9,13 +9,13 @@ import numpy as np
 from icl_theory.engine import Risk, descend
 from icl_theory.papers.induction_heads.phases import Levels, halfway
 
-# A minimum of the speed is a plateau if the loss falls this many times faster on both
-# sides of it, and if the loss there is this close to the level. Both limits are our
-# choice.
+# A minimum of the speed is a plateau if on both sides of it the loss falls
+# `SLOWDOWN_OF_PLATEAU` times faster than at it, and if the loss there is within
+# `DISTANCE_FROM_LEVEL` of the level. Both limits are our choice.
 SLOWDOWN_OF_PLATEAU = 1.5
 DISTANCE_FROM_LEVEL = 0.02
 # A run starts on a plateau if its speed at step 0 is at most this share of the largest
-# one. Our choice, too.
+# one. This limit is also our choice.
 LARGEST_SPEED_AT_REST = 0.1
 
 
@@ -30,7 +30,7 @@ class SpeedMinimum(NamedTuple):
     length: float  # ηt from the beginning of the way to its end
     loss: float  # loss at the minimum
     # The largest speeds before and after the minimum are at least this many times the
-    # speed at the minimum. It is 1 if there is no minimum.
+    # speed at the minimum. This factor is 1 if there is no minimum.
     slowdown: float
     start_speed: float  # speed at step 0, divided by the largest speed of the run
 
@@ -38,7 +38,7 @@ class SpeedMinimum(NamedTuple):
         """Whether the minimum is a plateau at a level.
 
         The loss there is within 0.02 of the level, and on both sides of the minimum the
-        loss falls at least 1.5 times faster.
+        loss falls at least 1.5 times faster than at the minimum.
         """
         distance = abs(self.loss - level)
         return self.slowdown > SLOWDOWN_OF_PLATEAU and distance < DISTANCE_FROM_LEVEL
@@ -75,7 +75,8 @@ def deepest_minimum(
     on_way = np.flatnonzero(run.loss <= loss_at_entry)
     speed_on_way = speed[on_way]
     # The largest speeds up to each point and from it on. A point is in a dip of the
-    # speed if both are larger than its own. Otherwise its slowdown is 1.
+    # speed if both are larger than the speed at this point. Otherwise its slowdown is
+    # 1.
     fastest_before = np.maximum.accumulate(speed_on_way)
     fastest_after = np.maximum.accumulate(speed_on_way[::-1])[::-1]
     slowdown = np.minimum(fastest_before, fastest_after) / speed_on_way

@@ -14,9 +14,9 @@ the longest sequence gives the law at all positions.
 The unigram predictor gives the symbols up to position t + 1 a joint probability that
 depends only on how often each of them occurs. By symmetry the sum of its losses up to t
 is a mean over the number of occurrences of one symbol, which may be called 0. The law
-of this number follows from the laws :math:`P_\tau`: the symbol 0 occurs more than n
-times among the first t if, for some :math:`\tau \le t`, it is the symbol at position τ
-and has occurred n times before.
+of this number follows from the laws :math:`P_\tau`. The symbol 0 occurs more than n
+times among the first t if it is the symbol at some position :math:`\tau \le t`, and has
+occurred n times before.
 
 See docs/theory/minimal-heads.md, "Losses at all positions".
 """
@@ -73,8 +73,8 @@ class RowLaw:
     def bigram_loss(self) -> float:
         """Return the loss of the bigram predictor, nats.
 
-        It is the Bayes-optimal predictor, so its loss is the mean entropy of the law of
-        the next symbol.
+        The bigram is the Bayes-optimal predictor, so its loss is the mean entropy of
+        the law of the next symbol.
         """
         law = self.following
         return -float(self.probability @ np.sum(law * np.log(law), axis=1))
@@ -82,7 +82,7 @@ class RowLaw:
     def loss_of_logits(self, b: float) -> float:
         """Return the loss of the prediction softmax(b n), nats."""
         logits = b * self.counts
-        # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
+        # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
         mean_logit = np.sum(self.following * logits, axis=1)
         return float(self.probability @ (logsumexp(logits, axis=1) - mean_logit))
 
@@ -143,17 +143,17 @@ class PositionLosses:
                 "2 or 3: the counts of the last symbol's row and of all symbols would"
                 f" take about {_table_bytes(k, T):.1g} bytes",
             )
-        # The factor Q, (T, ..., T), the law of a position, which is as large, and
-        # copies of both: six such arrays of 8 bytes a number.
+        # Six arrays of T^k numbers, 8 bytes each: the factor Q, (T, ..., T), the law of
+        # a position, which is as large, and copies of both.
         check_fits("T", T, 8.0 * 6.0 * float(T) ** k)
 
     def row_law(self, t: int) -> RowLaw:
         """Return the law P_t(n) of the counts of followers after t symbols.
 
-        Counts that cannot occur are left out.
+        The law leaves out counts that cannot occur.
         """
         t = integer("t", t, minimum=1, maximum=self.T)
-        # Each symbol but the first follows one, so t symbols have t - 1 pairs.
+        # Each symbol but the first follows another one, so t symbols have t - 1 pairs.
         counts = _rows_of_counts(self.k, t - 1)
         counts_of_others = counts[:, 1:]  # n₁, ..., n_{k-1}
         pairs_of_other_rows = t - 1 - counts.sum(axis=1)
@@ -219,7 +219,8 @@ class PositionLosses:
             law = longer.row_law(t)
             # Each earlier occurrence of the last symbol has a follower.
             earlier = law.counts.sum(axis=1).astype(int)
-            # ``law`` is given the last symbol, which is 0 with the probability 1/k.
+            # ``law`` is conditional on the last symbol, which is 0 with the probability
+            # 1/k.
             visits[t - 1] = np.bincount(earlier, law.probability, size) / self.k
         # The symbol occurs more than n times among the first t if its visit after n
         # occurrences is at one of these positions.
@@ -233,7 +234,7 @@ class PositionLosses:
 
         Here n are the counts of the symbols that followed the last one. The second
         layer of the minimal model adds up matches, and does not divide by their number.
-        If its logits are multiples of these counts, its loss is this one or more.
+        If its logits are multiples of these counts, its loss is at least the result.
 
         Parameters
         ----------
@@ -254,7 +255,7 @@ class PositionLosses:
     def _row_probability(self, counts: Array) -> Array:
         """Return the probability ρ of each row of counts, (R,).
 
-        It is the probability that Σ n followers of a symbol, in any order, have the
+        ρ is the probability that Σ n followers of a symbol, in any order, have the
         counts n: Π_y g_α(n_y) / g_kα(Σ n) with g_a(n) = Γ(a + n)/(Γ(a) n!). ``counts``
         is (R, k).
         """
@@ -289,8 +290,8 @@ class PositionLosses:
             # A single symbol has no pairs. `ThreeStateCounts` needs two symbols.
             factor[0, 0, 0] = 1.0
             return factor
-        # The parts of the table have the counts of tokens by kind, and their joint
-        # probability.
+        # Each part of the table has counts of tokens by kind, and the joint probability
+        # of these counts.
         for part in ThreeStateCounts(T, self.concentration).parts():
             # The first three kinds are the tokens 0, 1 and 2 that follow a symbol equal
             # to the last one.
@@ -336,8 +337,8 @@ def _one_other_state(T: int, a: float) -> Array:
     for first_symbol in (0, 1):
         stays = n1 + first_symbol
         is_possible = np.where(m == 0, stays == 0, (stays >= 1) & (stays <= m))
-        # Each of the m symbols 1 is followed by 0, at the end of a stay, or by 1.
-        # At the end of each stay the symbol 1 is left once.
+        # Of the m symbols 1, the last one of each stay is followed by 0: ``leaves``
+        # counts these. All others are followed by 1: ``remains`` counts them.
         symbols = m[is_possible]
         leaves = stays[is_possible]
         remains = symbols - leaves
@@ -353,7 +354,8 @@ def _one_other_state(T: int, a: float) -> Array:
         log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
     # The factor ½ is the probability of the first symbol. The factor 2 is there because
-    # the last symbol may also be 1. By symmetry this has the same probability.
+    # the last symbol may also be 1. By symmetry sequences that end with 0 and with 1
+    # have the same probability.
     return 2.0 * 0.5 * factor
 
 

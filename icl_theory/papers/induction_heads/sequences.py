@@ -7,8 +7,8 @@ y followed s so far. Averaged over the chains, the next symbol has the law
 .. math:: P(x_{t+1} = y \mid x_1, \dots, x_t)
     = \frac{\alpha + n_{x_t y}}{k\alpha + \sum_u n_{x_t u}} .
 
-This is the law of Pólya's urn. It is the Bayes-optimal prediction, and sequences can be
-drawn from it without drawing a chain.
+This is the law of Pólya's urn. It is the Bayes-optimal prediction. Sequences can be
+drawn symbol by symbol from this law, without drawing a chain.
 
 In a *circulant* chain all rows are shifts of one Dirichlet row: the differences of
 successive symbols, modulo k, are independent and have the same law. All symbols are
@@ -116,7 +116,7 @@ class Sequences(NamedTuple):
         symbols = [first]
         laws = [counts.law]
         for draws in rng.random((T - 1, count)):
-            # `chosen` finds the interval of the cumulated law that a draw falls in.
+            # `chosen` finds the interval of the cumulative law that a draw falls in.
             symbol = chosen(draws, np.cumsum(counts.law, axis=1))
             counts.add(symbol)
             symbols.append(symbol)
@@ -176,7 +176,7 @@ def _counts(circulant: bool) -> type[_Counts]:
 
 def _named_by_occurrence(k: int, T: int) -> Symbols:
     """Return the sequences in which new symbols come in the order 0, 1, ..., (T, M)."""
-    # A single sequence of one symbol at first. The array is (M, length so far).
+    # Begin with a single sequence of one symbol. The array is (M, length so far).
     sequences = np.zeros((1, 1), dtype=np.intp)
     for _ in range(T - 1):
         # The symbols 0, ..., max that have occurred may follow, or the new one max + 1,
@@ -194,11 +194,12 @@ def check_enumerable(k: int, T: int) -> None:
     """
     # There are about k^T / k! sequences. The logarithm is taken because k^T overflows.
     log_count = T * math.log(k) - math.lgamma(k + 1.0)
-    # Generous: at each position a pass through both layers has products of all pairs of
-    # symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
+    # A generous estimate: at each position a pass through both layers has products of
+    # all pairs of symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
     bytes_of_sequence = 8.0 * T * (k + 2.0) * (k + 2.0)
     log_bytes = log_count + math.log(bytes_of_sequence)
-    # So few bytes are always taken to be free, because `free` has to ask the system.
+    # An array of so few bytes is taken to fit in any case. This saves a call of `free`,
+    # which has to ask the system.
     if log_bytes <= math.log(SMALL):
         return
     available = free()

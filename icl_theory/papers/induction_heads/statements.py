@@ -87,8 +87,8 @@ SCORE_OF_ALL_ATTENTION = 80.0
 def emergence(problem: InductionHeads) -> float:
     """Return the time ηt at which the bigram emerges, or infinity.
 
-    The loss is then halfway from the unigram's to the bigram's. The time is infinite if
-    the loss does not come so far in 20000 steps.
+    At this time the loss is halfway from the unigram's to the bigram's. The time is
+    infinite if the loss does not come so far in 20000 steps.
     """
     run = descend(
         problem.risk(),
@@ -205,8 +205,9 @@ def useless_unigrams(quick: bool) -> Claim:
     than on other chains
     """
     # A doubly stochastic chain of two states changes the symbol with a probability p
-    # that does not depend on the symbol. These 32 midpoints of (0, 1) stand for a
-    # uniform p. The chains of `problem` also have uniform rows, but independent ones.
+    # that does not depend on the symbol. These 32 values of p, midpoints of cells in
+    # (0, 1), stand for a uniform p. The chains of `problem` also have uniform rows, but
+    # independent ones.
     p = (np.arange(32) + 0.5) / 32
     doubly_stochastic = np.stack([1.0 - p, p, p, 1.0 - p], axis=1).reshape(-1, 2, 2)
     problem = LOG.changed(T=30 if quick else 100)
@@ -265,9 +266,9 @@ def long_sequences(quick: bool) -> Claim:
     limit = float(probs @ np.sum(pi**2 * chi_squared_rows, axis=1))
     lengths = np.array([25, 50] if quick else [50, 100, 200])
     # The log loss needs a sink. With the score -30 the sink's share of the attention is
-    # below e^-30, or 1e-13. The 12² chains leave an error of 1.5e-5 in the signals.
+    # below e^-30, or 1e-13. With 12² chains the signals have an error of 1.5e-5.
     problem = LOG.changed(start="stationary", points=144, sink=-30.0)
-    gaps = []  # distances of the signals J_1 below the limit
+    gaps = []  # by how much the signals J_1 are below the limit
     for T in lengths.tolist():
         _, signal_of_lag_1 = signals(problem.changed(T=T))
         gaps.append(limit - signal_of_lag_1)
@@ -316,7 +317,7 @@ class Range(NamedTuple):
     parameter: str  # its name in `InductionHeads`
     quick: list[Any]  # its values in the quick audit
     full: list[Any]  # its values in the full audit
-    # Seed of the Sobol points, a finite number of chains that stand for all chains.
+    # Seed of the Sobol points, the chains that approximate the law of all chains.
     seed: int = 0
 
 
@@ -339,8 +340,8 @@ RANGES = (
 class Exponents(NamedTuple):
     """Local exponents of the emergence time, as a power of the varied parameter."""
 
-    first: float  # from the first two values of its range
-    last: float  # from the last two values of its range
+    first: float  # from the first two values of the parameter
+    last: float  # from the last two values of the parameter
 
 
 @question("induction-emergence", "parameter, over its least value", "emergence, ηt")
@@ -348,7 +349,7 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     """How does the time of emergence depend on T, k, the concentration, the first b,
     and the ratio of the rates?
     """
-    # Times are in ηt: longer steps change them little.
+    # Times are in ηt, so that longer steps change them little.
     log_problem = LOG.changed(T=30, eta=1.0) if quick else LOG
     # The log loss is not known for four symbols, so k is varied with the square loss.
     square_problem = InductionHeads(
@@ -383,8 +384,8 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
 def _unknown_sign(exponents: dict[str, Exponents]) -> str:
     """Say so if two seeds of the Sobol points give the exponent of k opposite signs.
 
-    The exponent is the one at the end of the range of k. If both seeds give it the same
-    sign, the text is empty.
+    The exponent is taken at the end of the range of k. If both seeds give this exponent
+    the same sign, the text is empty.
     """
     signs = np.sign([exponents["k"].last, exponents["k (other points)"].last])
     are_opposite = signs.prod() < 0.0
@@ -452,8 +453,9 @@ class Plateaus(NamedTuple):
     def exponent(self) -> float:
         """Exponent of the length as a power of the ratio.
 
-        It is computed from the last two plateaus. They have the smallest ratios, and so
-        the slowest first layers. It is NaN if there are fewer than two plateaus.
+        The exponent is computed from the last two plateaus, which have the smallest
+        ratios, and so the slowest first layers. It is NaN if there are fewer than two
+        plateaus.
         """
         if len(self.lengths) < 2:
             return math.nan
@@ -481,12 +483,12 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """How long is the unigram plateau?"""
     ratios = np.array([1.0, 0.01, 0.005]) if quick else np.geomspace(1.0, 1e-3, 7)
     sequence_lengths = (12,) if quick else (20, 50, 100)
-    # The durations of plateaus are in ηt: longer steps change them little.
+    # The durations of plateaus are in ηt, so that longer steps change them little.
     eta = 8.0 if quick else 2.0
     step_length = " and η = 8" if quick else ""
     plateaus = [Plateaus.of(T, ratios, eta) for T in sequence_lengths]
     # If the first layer sets the duration, it is inversely proportional to the rate of
-    # this layer. An exponent within 0.15 of -1 counts as inversely proportional. With
+    # this layer. An exponent within 0.15 of -1 is taken as inversely proportional. With
     # fewer than two plateaus the exponent is NaN, and the comparison is false.
     first_layer_sets_it = all(abs(of_T.exponent + 1.0) < 0.15 for of_T in plateaus)
     law = " The first layer sets the length." if first_layer_sets_it else ""
@@ -509,17 +511,18 @@ class Pretrained(NamedTuple):
 
     Names end in the chains on which the loss is measured: "own" are the chains that
     were trained on, and "new" is the whole law of chains. The excess is relative to the
-    Bayes loss of these chains. Its unit is the excess of the unigram on the whole law.
+    Bayes loss of these chains. The unit of the excess is the excess of the unigram on
+    the whole law.
     """
 
     outcome: str  # what the run has learnt, in a word
     end_own: float  # of the model at the end of the run
     end_new: float
-    # Of a model that was trained on the same chains, but was a strong induction head at
-    # step 0.
+    # Excess of a model that was trained on the same chains, but was a strong induction
+    # head at step 0.
     head_own: float
     head_new: float
-    # Of the Bayes-optimal prediction for the chains that were trained on.
+    # Excess of the Bayes-optimal prediction for the chains that were trained on.
     by_heart_new: float
 
 
@@ -550,9 +553,9 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
     head = pretrained_params(strong_head)
     new_risk = all_chains.risk()
     own_risk = own_chains.risk()
-    # The Bayes-optimal prediction for the chains that are trained on has to know them
-    # by heart. The table of `core_risk` has a row for all counts of pairs of symbols in
-    # a sequence; `truth` is the law of the next symbol, given these counts.
+    # The Bayes-optimal prediction for the chains that are trained on has to know these
+    # chains by heart. The table of `core_risk` has a row for all counts of pairs of
+    # symbols in a sequence; `truth` is the law of the next symbol, given these counts.
     by_heart = core_risk(own_risk).law.table.truth
     by_heart_excess = mean_loss(core_risk(new_risk).law.table, by_heart).excess
     unit = unigram_excess(all_chains)
@@ -569,8 +572,8 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
 class Continued(NamedTuple):
     """Excess losses of models that were trained on a few chains, for two durations.
 
-    They are measured on the whole law of chains. The unit is the excess of the unigram.
-    Medians are over the draws of chains.
+    The excesses are measured on the whole law of chains. The unit is the excess of the
+    unigram. Medians are over the draws of chains.
     """
 
     early: float  # median after 100 steps of descent
@@ -645,7 +648,7 @@ class _Outcomes(NamedTuple):
     """What the runs on each number of chains have learnt; arrays are (sizes,)."""
 
     heads: NDArray[np.intp]  # number of runs with an induction head
-    # Number of runs without a head whose loss on their own chains is below that of a
+    # Number of runs without a head that have a lower loss on their own chains than a
     # head that was trained on the same chains.
     below_without_head: NDArray[np.intp]
     other_ends: list[str]  # what runs without a head have learnt, in words
@@ -654,7 +657,7 @@ class _Outcomes(NamedTuple):
 def _count_outcomes(
     words: NDArray[np.str_], end_own: Array, head_own: Array
 ) -> _Outcomes:
-    """Count the runs with a head, and the better ones of the runs without a head.
+    """Count the runs with a head, and the runs without one that beat a head.
 
     The arguments are (sizes, seeds): what each run has learnt, in a word, and the
     losses of `Pretrained`.
@@ -690,7 +693,7 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
         head_own=by_size([run.head_own for run in runs]),
     )
     # The Bayes-optimal prediction has no excess on its own chains, so the head's excess
-    # there is also the advantage of this prediction over the head.
+    # on these chains is also the advantage of this prediction over the head.
     head_own_median = medians([run.head_own for run in runs])
     end_new = medians([run.end_new for run in runs])
     head_new = medians([run.head_new for run in runs])
@@ -734,9 +737,9 @@ class Basin(NamedTuple):
 def basin(T: int, starts: list[float], parts: int, steps: int) -> Basin:
     """Find the least b at step 0 from which descent learns an induction head.
 
-    ``starts`` are coarse values of b, rising; the first of them must not learn the
-    head. The interval in which the outcome changes is divided into ``parts``, and the
-    boundary is one of the dividing points.
+    ``starts`` are coarse values of b in rising order. From the first of them descent
+    must not learn the head. The interval in which the outcome changes is divided into
+    ``parts``, and the boundary is one of the dividing points.
     """
     ends: dict[float, str] = {}
 
@@ -812,9 +815,9 @@ def _chains(law: str, count: int, seed: int = 0) -> Array:
     """Draw chains of three states from one of `LAWS`, (count, 3, 3).
 
     "doubly stochastic" chains are random mixtures of permutations. The rows of
-    "Dirichlet" chains have the uniform law, and those of "sparse" chains the Dirichlet
-    law with the concentration ½. "lazy" chains stay in their state with the probability
-    0.6, and otherwise take a step of a Dirichlet chain.
+    "Dirichlet" chains have the uniform law, and the rows of "sparse" chains have the
+    Dirichlet law with the concentration ½. "lazy" chains stay in their state with the
+    probability 0.6, and otherwise take a step of a Dirichlet chain.
     """
     if law == "sparse":
         return _dirichlet_chains(0.5, count, seed)
@@ -920,8 +923,8 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
 
         Σ_y P_qy E[N_qy/(n_y + 1)] - E[N_q]/(T + k),  N_q = Σ_y N_qy.
 
-    It is averaged over q, which is uniform. As each of the T symbols has one symbol j
-    steps before it, Σ_q N_q = T.
+    The slope is averaged over q, which is uniform. As each of the T symbols has one
+    symbol j steps before it, Σ_q N_q = T.
     """
     chain_count, k = chains.shape[:2]
     sum_over_queries = np.zeros((lags, chain_count))
@@ -934,11 +937,11 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
 def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     """Yield the terms of Σ_q P_qy E[N_qy/(n_y + 1)] in `finite_slopes`, (lags, C).
 
-    Each term is for one position of the symbol y. 1/(n + 1) is the integral of z^n over
-    z from 0 to 1, which a Gauss rule gives exactly for all n <= T. So each symbol y of
-    the sequence has the factor z, and the mean is a product of sums over the symbols
-    before and after the position. The sums have an entry for each chain, node z and
-    symbol, in the axes c, z and q (or x, the symbol after q) of the einsums.
+    Each term is for one position of the symbol y. The number 1/(n + 1) is the integral
+    of z^n over z from 0 to 1. A Gauss rule gives it exactly for all n <= T. So each
+    symbol y of the sequence has the factor z, and the mean is a product of sums over
+    the symbols before and after the position. The sums have an entry for each chain,
+    node z and symbol, in the axes c, z and q (or x, the symbol after q) of the einsums.
     """
     chain_count, k = chains.shape[:2]
     # A rule with N nodes is exact up to the degree 2N - 1, which is T or more here.
@@ -952,8 +955,8 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     to_counted = to_uncounted * factors[:, None, :]
     sum_after = _sums_after(to_counted, T)
     # sums_before[-1 - j]: sums over the symbols before position t - j, given the symbol
-    # there, whose factor is included. The first layer also sees symbols at the position
-    # 0 and before, which are not in the sequence and have no factor.
+    # at t - j. The factor of this symbol is included. The first layer also sees symbols
+    # at the position 0 and before, which are not in the sequence and have no factor.
     stationary = np.broadcast_to(law[:, None], (chain_count, len(z), k))
     sums_before = [stationary] * lags
     for t in range(1, T + 1):
@@ -971,8 +974,8 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
                 chains[:, :, y],  # P_qy
                 weights,
             )
-            # Take the transition from t - j - 1 to t - j. It has the factor of the
-            # symbol at t - j only if this symbol is in the sequence.
+            # Take the transition from t - j - 1 to t - j. The transition has the factor
+            # of the symbol at t - j only if this symbol is in the sequence.
             is_in_sequence = t - j >= 1
             transitions = to_counted if is_in_sequence else to_uncounted
             sum_from = np.einsum("czqx,czx->czq", transitions, sum_from)
@@ -980,7 +983,7 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
 
 
 def _sums_after(to_counted: Array, T: int) -> Array:
-    """Return the sums over the symbols after each position, given the symbol there.
+    """Return the sums over the symbols after each position, given the symbol at it.
 
     ``to_counted`` has the transitions with their factors, (C, nodes, k, k). The result
     is (T + 1, C, nodes, k), with entry t for position t. Entry T is 1, because no
@@ -1077,7 +1080,8 @@ def tree_joints(chains: Array, parents: Sequence[int]) -> Array:
     for i in range(n):
         joints[i, i] = law[:, :, None] * np.eye(k)
         for j in range(i):
-            # From the symbol at j to that at the parent of i, and one step to i.
+            # Go from the symbol at j to the symbol at the parent of i, and from there
+            # take one step to i.
             joints[j, i] = joints[j, parents[i]] @ chains
             joints[i, j] = joints[j, i].swapaxes(1, 2)
     return joints
@@ -1207,8 +1211,9 @@ class _EndsOfStages(NamedTuple):
     def have_learnt_head(self) -> bool:
         """Whether the stages end at the induction head.
 
-        Nearly all attention is on lag 1 then, and the excess is less than twice that of
-        joint training. In these problems it is at most 1.3 times as large.
+        At the head nearly all attention is on lag 1, and the excess is less than twice
+        the excess of joint training. In these problems it is at most 1.3 times this
+        excess.
         """
         is_near_joint = self.staged_excess < 2.0 * self.joint_excess
         return self.share_of_lag_1 > 0.95 and is_near_joint
@@ -1216,8 +1221,8 @@ class _EndsOfStages(NamedTuple):
     def have_taken_lag_0(self) -> bool:
         """Whether the stages end at lag 0, far above the loss of joint training.
 
-        Nearly no attention is on lag 1 then, and the excess is more than ten times that
-        of joint training. In these problems it is 15 times as large.
+        At lag 0 nearly no attention is on lag 1, and the excess is more than ten times
+        the excess of joint training. In these problems it is 15 times this excess.
         """
         is_far_above_joint = self.staged_excess > 10.0 * self.joint_excess
         return self.share_of_lag_1 < 0.05 and is_far_above_joint
@@ -1293,7 +1298,7 @@ def reduction(quick: bool) -> Claim:
     settings = []
     steps = 8 if quick else 200
     stride = 4 if quick else 3  # every stride-th saved state is compared
-    batches = 8 if quick else 30  # of sequences, for the mean loss of a state
+    batches = 8 if quick else 30  # batches that give the mean loss of a state
     eta = 4.0
     for name, sampled, exact in _settings():
         run = descend(sampled, eta, steps=steps)
@@ -1303,7 +1308,8 @@ def reduction(quick: bool) -> Claim:
             # The batches of state i have the numbers from 1000 i on. The run and the
             # other states have other numbers, so that all batches are independent.
             samples = losses(sampled, state, batches, first=1000 * i)
-            # the distance of their mean from the exact loss, in standard errors
+            # The distance of the mean of the samples from the exact loss, in standard
+            # errors.
             z_scores.append(deviations(samples, exact.loss(state)))
         largest_z.append(float(np.max(z_scores)))
         distances.append(float(np.abs(run.params - exact_run.params).max()))
@@ -1319,7 +1325,7 @@ def reduction(quick: bool) -> Claim:
 class Departure(NamedTuple):
     """When the full transformer departs from the reduced one."""
 
-    sentence: str  # when, and how far
+    sentence: str  # says when it departs, and how far
     series: list[Series]  # the losses of both transformers
     step: int | None  # step of the departure; None if it does not depart
 
@@ -1330,9 +1336,9 @@ def departure(
     """Train the full transformer, and compare its loss with that of the reduction.
 
     The loss of the full transformer is a mean over ``batches`` of prompts, at a number
-    of saved ``states``. It departs at the first of these states at which its loss
-    differs from the reduction's by more than a tenth of the fall of the reduction's
-    loss in the whole run.
+    of saved ``states``. The full transformer departs at the first of these states at
+    which both losses differ by more than a tenth of the fall of the reduction's loss in
+    the whole run.
     """
     name = pair.name
     floor = pair.exact.floor()
@@ -1429,8 +1435,8 @@ class NestedLogits(WithStart, Risk):
         p = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-alpha))
         s = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-beta * p))
         # Derivatives of the loss with respect to the logits ξs and βp, and then with
-        # respect to α, β and ξ. The derivative of p with respect to its logit α is
-        # p (1 - p), and that of s with respect to its logit βp is s (1 - s).
+        # respect to α, β and ξ. The derivative of p with respect to its logit α is p
+        # (1 - p). The derivative of s with respect to its logit βp is s (1 - s).
         output_slope = -1.0 / (1.0 + np.exp(xi * s))
         second_slope = output_slope * xi * s * (1.0 - s)
         alpha_slope = second_slope * beta * p * (1.0 - p)
@@ -1453,10 +1459,12 @@ def circuits(quick: bool) -> Claim:
     lengths = (128, 512) if quick else (1024, 4096)
     fixed = _growth_and_drop(lengths, xi=6.0, trained=False)
     trained = _growth_and_drop(lengths, xi=0.01, trained=True)
-    # With the lengths of the full audit both exponents are off by less than 0.004.
+    # With the lengths of the full audit both exponents are off their expected values by
+    # less than 0.004.
     is_square = abs(fixed.exponent - 2.0) < 0.02
     is_three_halves = abs(trained.exponent - 1.5) < 0.02
-    # "Abruptly": the drop takes less than 5 % of the time. It is far less here.
+    # "Abruptly": the drop takes less than 5 % of the time. The measured share is far
+    # smaller.
     is_abrupt = fixed.drop < 0.05
     return Claim.of(
         is_square and is_three_halves and is_abrupt,
@@ -1473,8 +1481,8 @@ class _GrowthAndDrop(NamedTuple):
     """How long the flow of `NestedLogits` takes until half of the loss is gone."""
 
     exponent: float  # of this time as a power of N
-    # The time from 90 to 50 % of the initial loss, as a share of this time, for the
-    # larger N.
+    # The time from 90 to 50 % of the initial loss, as a share of the time until 50 %,
+    # for the larger N.
     drop: float
 
 
@@ -1485,7 +1493,7 @@ def _growth_and_drop(
     start = np.array([0.0, 0.0, xi])
     short, long = (NestedLogits(N, start, trained) for N in lengths)
     short_half_time = float(_run_to(0.5, short).t[-1])
-    # For the larger N: first to 90 % of the loss, and from there to 50 %.
+    # For the larger N, go to 90 % of the loss, and from there to 50 %.
     long_plateau = _run_to(0.9, long)
     long_drop = _run_to(0.5, replace(long, start=long_plateau.params))
     long_half_time = float(long_plateau.t[-1] + long_drop.t[-1])

@@ -1,11 +1,11 @@
 r"""Several layers of linear attention, on isotropic tokens and tasks.
 
 Each layer is a step of gradient descent on the least squares of the prompt. In the
-variant GD++ it changes the tokens, too. The population loss is a polynomial in the
-trained lengths of the steps. Its coefficients are moments of a real Wishart matrix,
-which are integers over powers of N. From the moments follows a quadrature with positive
-weights that is exact for such polynomials. With it the loss is a sum of squares,
-without cancellation.
+variant GD++ each layer changes the tokens, too. The population loss is a polynomial in
+the trained lengths of the steps. The coefficients of the polynomial are moments of a
+real Wishart matrix: integers divided by powers of N. The moments give a quadrature with
+positive weights that is exact for such polynomials. With it the loss is a sum of
+squares, without cancellation.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label, and Σ̂ is the
 mean of x_i x_iᵀ. The nodes of the quadrature are values x of an eigenvalue of Σ̂, and
@@ -42,9 +42,9 @@ from icl_theory.papers.linear_attention.risks import (
     BestKnown,
 )
 
-# Largest number of layers. The nodes come from orthogonal polynomials of the same
-# degree. Their coefficients are exact fractions, whose digits grow like the squared
-# depth.
+# Largest number of layers. The nodes of the quadrature come from orthogonal polynomials
+# whose degree is this number. Their coefficients are exact fractions, whose digits grow
+# like the squared depth.
 DEEPEST = 16
 # The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
@@ -106,16 +106,16 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
 
     Among the zonal polynomials, only those of the partitions (a, b, 1, ..., 1) of k
     occur in the trace of a power. A partition is drawn as rows of boxes. Box (i, j) is
-    the one in row i and column j, both counted from 0, with α boxes to its right and λ
-    boxes below. The moment is the sum over the partitions
+    in row i and column j, both counted from 0. It has α boxes to its right and λ boxes
+    below it. The moment is the sum over the partitions
 
     .. math:: 2k \sum \frac{\prod_{(i,j) \ne (0,0)} (2j - i)\;
         \prod_{(i,j)} (d + 2j - i)(N + 2j - i)}
         {\prod_{(i,j)} (2\alpha + \lambda + 1)(2\alpha + \lambda + 2)} .
     """
     total = Fraction(0)
-    # A partition with more than d or N rows has a box with i = d or i = N and j = 0,
-    # whose factor d + 2j - i or N + 2j - i is 0.
+    # A partition with more than d rows has a box with i = d and j = 0, whose factor
+    # d + 2j - i is 0. For more than N rows the factor N + 2j - i of a box is 0.
     most_rows = min(d, N)
     for first in range(1, k + 1):
         for second in range(min(first, k - first) + 1):
@@ -163,8 +163,8 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     The rule satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
     polynomials p up to the degree 2·depth.
 
-    This is the Gauss–Radau rule with a node at 0, which Chebyshev's algorithm computes
-    from the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
+    It is the Gauss–Radau rule with a node at 0. Chebyshev's algorithm computes it from
+    the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     # With this last coefficient α the next polynomial of the recurrence vanishes at 0,
     # so that 0 is a node: (0 - α) p_depth(0) - β p_{depth-1}(0) = 0.
     alpha.append(-beta[-1] * at_zero[-2] / at_zero[-1])
-    # The weight of a node is one over the sum of p_k²/‖p_k‖² there.
+    # The weight of a node is one over the sum of p_k²/‖p_k‖² at this node.
     inverse_weight_at_zero = Fraction(0)
     for value, norm in zip(at_zero, norms, strict=True):
         inverse_weight_at_zero += value * value / norm
@@ -237,16 +237,17 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     This is Chebyshev's algorithm, which takes the moments of the measure. In floating
     point it would lose digits at every step; fractions lose none.
     """
-    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ... The first of them
-    # is the squared norm of p_k. ``earlier_row`` holds the integrals of p_{k-1}
-    # x^(k - 1 + i).
+    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ... The first of these
+    # integrals is the squared norm of p_k. ``earlier_row`` holds the integrals of
+    # p_{k-1} x^(k - 1 + i).
     row = list(moments)
     earlier_row = [Fraction(0)] * len(row)
     alpha = [row[1] / row[0]]
     beta = list[Fraction]()
     norms = [row[0]]
     for k in range(1, depth + 1):
-        # The first polynomial has no earlier one, so its coefficient is 0.
+        # No polynomial comes before the first one, so the coefficient β of an earlier
+        # one is 0.
         beta_before = beta[-1] if beta else Fraction(0)
         # p_k = (x - α) p_{k-1} - β p_{k-2} gives the integrals of p_k x^(k + i).
         next_row = list[Fraction]()
@@ -254,7 +255,7 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
             integral = row[i + 1] - alpha[-1] * row[i]
             next_row.append(integral - beta_before * earlier_row[i + 1])
         # β_k is the quotient of the squared norms of p_k and p_{k-1}. α_k follows from
-        # the first two integrals of both.
+        # the first two integrals of p_k and of p_{k-1}.
         beta.append(next_row[0] / row[0])
         norms.append(next_row[0])
         # The recurrence ends with p_depth, and needs no α_depth.
@@ -341,8 +342,8 @@ class LoopedRisk(BestKnown):
     def _loss_and_slope(self, gamma: Any) -> tuple[Any, Any]:
         """Return the loss and its derivative with respect to γ.
 
-        They are numbers for a number γ, and (n,) each for values of γ of shape (n, 1).
-        Both are polynomials, and γ may be complex.
+        Loss and derivative are numbers for a number γ, and (n,) each for values of γ of
+        shape (n, 1). Both are polynomials in γ, which may be complex.
         """
         x, w = _quadrature(self.d, self.N, self.depth)
         D = self.depth
@@ -353,8 +354,8 @@ class LoopedRisk(BestKnown):
         slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
         noise_variance = self.noise**2 / self.N
         if noise_variance > 0.0:
-            # Along an eigendirection of Σ̂ the layers have fitted this share of the
-            # noise. Its slope is x remaining^(D-1).
+            # ``fitted`` is the share of the noise that the layers have fitted along an
+            # eigendirection of Σ̂. Its slope is x remaining^(D-1).
             fitted = 1.0 - remaining**D
             # At the node x = 0 nothing is fitted, and the polynomial fitted²/x is zero.
             is_positive = x > 0.0
@@ -369,8 +370,9 @@ class LoopedRisk(BestKnown):
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Return the second derivative of the loss times ``direction``, (1,)."""
-        # The slope is a polynomial in γ. Its derivative is its imaginary part after a
-        # tiny imaginary step, over the length of the step.
+        # The slope is a polynomial in γ. The derivative of the slope is the imaginary
+        # part of the slope after a tiny imaginary step, divided by the length of the
+        # step.
         stepped: Any = params + IMAGINARY_STEP
         _, slope = self.evaluate(stepped)
         return np.asarray(slope.imag * INVERSE_STEP * direction)
@@ -389,7 +391,8 @@ class LoopedRisk(BestKnown):
     def best(self) -> Array:
         """The best γ, (1,), which is computed once.
 
-        It is the least minimum between 0 and a γ whose loss is larger than at γ = 0.
+        It has the least loss between 0 and a γ whose loss is larger than the loss at
+        γ = 0.
         """
         # For large γ the loss grows like a power of γ, so that the doubling ends.
         end = 1.0
@@ -423,8 +426,8 @@ class LoopedRisk(BestKnown):
         """
         (best,) = self.best
         gammas = np.linspace(self.start, float(best), CURVATURE_POINTS)
-        # The curvature is the derivative of the slope, by a tiny imaginary step as in
-        # `hessian_product`, for all γ at once.
+        # The curvature is the derivative of the slope. It is computed by a tiny
+        # imaginary step, as in `hessian_product`, for all γ at once.
         _, slopes = self._loss_and_slope(gammas[:, None] + IMAGINARY_STEP)
         return 1.0 / float(np.max(slopes.imag * INVERSE_STEP))
 
@@ -439,11 +442,12 @@ class Layers(NamedTuple):
 def best_layers(d: int, N: float, depth: int) -> Layers:
     r"""Return the best layers if each has its own step length, without label noise.
 
-    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) =
-    \prod_l(1 - s_lx)`. Its least value among all polynomials of degree D with p(0) = 1
-    is half the Christoffel number of the mean spectrum at 0, which is the weight of the
-    Gauss–Radau rule there. Then p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
-    See docs/linear-attention-theory.md, "Layers of their own".
+    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with
+    :math:`p(x) = \prod_l(1 - s_lx)`. The least loss of all polynomials p of degree D
+    with p(0) = 1 is half the Christoffel number of the mean spectrum at 0. This number
+    is the weight of the Gauss–Radau rule at 0. The best p vanishes at the D other
+    nodes: :math:`s_l = 1/x_l`. See docs/linear-attention-theory.md, "Layers of their
+    own".
 
     Parameters
     ----------
@@ -555,9 +559,9 @@ class PlusPlusRisk(BestKnown):
         best_params = np.zeros(3)
         # The first node is 0, and all others are positive.
         for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
-            # At b = 1/x the token of the node x vanishes, and with it the derivatives
-            # of its error with respect to a_2 and b. So descents start beside it; any
-            # factor near 1 would do.
+            # At b = 1/x the token of the node x vanishes. The derivatives of the error
+            # at this node with respect to a_2 and b vanish, too. So descents start
+            # beside b = 1/x; any factor near 1 would do.
             b = 0.9 * inverse_node
             start = np.array([a1, self._best_second_length(a1, b), b])
             loss, params = self._descend(start, scale)

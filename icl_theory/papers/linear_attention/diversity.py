@@ -1,4 +1,4 @@
-r"""Task diversity: training on k tasks, tests on these and on new ones.
+r"""Task diversity: training on k tasks, and tests on these tasks and on new ones.
 
 `task_diversity` and `diversity_limit` give the losses of the best matrix Γ for k tasks.
 `pretrained` fits Γ to finitely many prompts, and `pretraining_limit` gives the mean
@@ -43,12 +43,12 @@ from icl_theory.papers.linear_attention.layer import labelled_means
 # MB, it is solved by iteration: a decomposition would take several such arrays, and a
 # time that grows like n d⁴.
 LARGEST_DIRECT = 2**25
-# Tolerance of the iteration on the residual, relative to the right-hand side. It is far
-# below the sampling error of a fit, and above the rounding of float64.
+# Tolerance of the iteration on the residual, relative to the right-hand side. This
+# tolerance is far below the sampling error of a fit, and above the rounding of float64.
 FIT_TOLERANCE = 1e-12
 # The lower end of the search for the effective ridge is below the ridge if the numbers
-# of features and prompts differ by e^-40 or more. This is the ln of that difference.
-# Numbers above 1 that differ by less are equal in float64.
+# of features and prompts differ by e^-40 or more. The constant is the logarithm of
+# e^-40. Numbers above 1 that differ by less than e^-40 are equal in float64.
 LEAST_LOG_DISTANCE = -40.0
 
 
@@ -114,7 +114,7 @@ def task_diversity(
     Parameters
     ----------
     problem : LinearAttention
-        Its prior is the law of pretraining tasks and of new tasks.
+        The prior of the problem is the law of pretraining tasks and of new tasks.
     tasks : sequence of int
         Numbers k of pretraining tasks.
     draws, seed : int
@@ -233,12 +233,12 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     Parameters
     ----------
     problem : LinearAttention
-        Its law of prompts, with finite N.
+        The problem whose law of prompts is used; N must be finite.
     prompts, seed : int
         Number n of prompts, and their seed. The squared errors of :math:`x^\top\Gamma
-        h` have one minimum if :math:`n \ge d^2`. Else Γ is the minimum of least norm,
-        the limit of a small ridge. Large problems with :math:`n \ge 2d^2`, such as d =
-        75 and n = 281,250, are solved by iteration, and their h is drawn without
+        h` have one minimum if :math:`n \ge d^2`. Otherwise Γ is the minimiser of least
+        norm, the limit of a small ridge. Large problems with :math:`n \ge 2d^2`, such
+        as d = 75 and n = 281,250, are solved by iteration, and their h is drawn without
         tokens.
 
     Returns
@@ -283,8 +283,8 @@ def _tasks_of_prompts(
 ) -> Array:
     """Draw the task of each prompt, (count, d).
 
-    It is one of the pretraining tasks with equal probabilities, or new in each prompt
-    if the problem has none.
+    A prompt has one of the pretraining tasks, with equal probabilities. If the problem
+    has no such tasks, each prompt has a new one.
     """
     if problem.tasks is None:
         return draw_tasks(law, count, int(rng.integers(2**31)))
@@ -374,7 +374,8 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     solution = lsqr(
         system, targets, atol=FIT_TOLERANCE, btol=FIT_TOLERANCE, iter_lim=1000
     )[0]
-    # The solution is for whitened vectors. This is the matrix for the given ones.
+    # The solution is for whitened vectors. The product is the matrix Γ for the given
+    # vectors.
     return np.asarray(x_whitener @ solution.reshape(d, d) @ h_whitener.T)
 
 
@@ -384,10 +385,11 @@ def _whitener(vectors: Array) -> Array:
     A direction along which no vector has a component is mapped to zero.
     """
     variances, axes = np.linalg.eigh(vectors.T @ vectors / len(vectors))
-    # The variances come in increasing order. Smaller ones than this are rounding.
+    # The variances come in increasing order. Variances below this one are rounding
+    # errors.
     rounding = len(variances) * np.finfo(float).eps * variances[-1]
     is_nonzero = variances > rounding
-    # The 1 avoids divisions by zero in directions that become zero.
+    # The 1 avoids divisions by zero in directions that are mapped to zero.
     positive_variances = np.where(is_nonzero, variances, 1.0)
     scales = np.where(is_nonzero, 1.0 / np.sqrt(positive_variances), 0.0)
     return np.asarray(axes * scales)
@@ -458,8 +460,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         learnt = sigma / (sigma + ridge)
         mean_fit = U @ (learnt * reach / s) @ V.T
         # The squared error of the mean fit is the error that Γ* leaves, plus the bias
-        # of the ridge. Divided by n minus the effective number of features, it is the
-        # variance of the fit.
+        # of the ridge. This squared error, divided by n minus the effective number of
+        # features, is the variance of the fit.
         bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
         error = target_variance + ridge**2 * bias
         variance = error / (n - np.sum(learnt**2))
@@ -529,7 +531,7 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     token_factor = root(covariance)
     task_factor = root(prior)
     # Λ_q in coordinates of the task in which the prior is the unit matrix. The function
-    # below transforms tokens to these coordinates, too.
+    # below also transforms tokens to these coordinates.
     query_metric = task_factor @ query @ task_factor.T
 
     def sampled_loss() -> float:
@@ -537,7 +539,7 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
         normal = rng.normal(size=(_length(law), law.d))
         tokens = normal @ token_factor @ task_factor.T
         values, vectors = np.linalg.eigh(tokens.T @ tokens)
-        values = np.maximum(values, 0.0)  # rounding may make a zero negative
+        values = np.maximum(values, 0.0)  # a zero may be negative by rounding
         if law.noise > 0.0:
             uncertainty = law.noise**2 / (law.noise**2 + values)
         else:
@@ -613,7 +615,7 @@ def posterior_loss(
 
 
 def _law(problem: LinearAttention) -> PromptLaw:
-    """Return the law of the prompts of a problem with one layer, with matrices."""
+    """Return the law of the prompts, with matrices, of a problem with one layer."""
     if instance("problem", problem, LinearAttention, "a LinearAttention").depth > 1:
         raise argument_error("problem", problem, "of one layer")
     return problem.law().dense

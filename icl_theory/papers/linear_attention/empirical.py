@@ -178,15 +178,15 @@ class EmpiricalRisk(WithStart, Risk):
         """The singular value decomposition of the equations."""
         rows, target = self.equations
         U, s, axes = np.linalg.svd(rows, full_matrices=False)
-        # Singular values below the rounding of the largest one count as zeros: no
+        # Singular values below the rounding of the largest one are treated as zeros: no
         # prompt has a component along their axes.
         rounding = max(rows.shape) * np.finfo(float).eps * s[0]
         is_nonzero = s > rounding
         U = U[:, is_nonzero]
         reach = target @ U
         rest = target - U @ reach
-        # If all equations are independent, all of them can be solved, and the rest is
-        # rounding.
+        # If all equations are independent, a Γ solves all of them, and a nonzero rest
+        # would be rounding.
         if U.shape[0] == U.shape[1]:
             rest = np.zeros_like(rest)
         return EmpiricalModes(s[is_nonzero], axes[is_nonzero], reach, rest)
@@ -308,7 +308,7 @@ def gap_constant(d: int, N: int) -> float:
     A3 = A2 * (N + 4.0) / N
     A4 = A3 * (N + 6.0) / N
     m = 1.0 + (d + 1.0) / N
-    # Let a be the part of h/‖w‖ along the task, and b the part across it. Then
+    # Let a be the part of h/‖w‖ along the task, and b the part orthogonal to it. Then
     # E a^k = A_k, and for a given a the square ‖b‖² has the mean a(d - 1)/N.
     across = (d - 1.0) / N
     h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + ‖b‖²)²
@@ -340,7 +340,8 @@ class EmpiricalSteps(Counted):
         column = np.asarray(steps, dtype=float)[:, None]
         # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
         # the digits that a difference from 1 would lose. Near ½, where the form
-        # changes, both are accurate. Each takes 0 for the modes of the other form.
+        # changes, both are accurate. Each form gets 0 for the modes that the other form
+        # computes.
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
         covered_slowly = -np.expm1(column * log_factor)
@@ -355,8 +356,8 @@ class EmpiricalSteps(Counted):
         for step, state in zip(steps, self.states(steps), strict=True):
             gaps = self.risk._gaps(state)
             # Rounding moves all singular values as far as the largest one, by up to
-            # len(s) ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t). Its
-            # relative change for a change of s is 4 η t s times that change.
+            # len(s) ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t). If s
+            # changes by δ, the excess changes by the relative amount 4 η t s δ.
             s = self.risk.modes.s
             slopes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
             rate_errors = ROUNDING * float(np.sum(slopes * gaps**2))

@@ -6,9 +6,9 @@ computed in closed form, all points of one dimension at once.
 
 Letters, as in the module of the law: the prediction is xᵀΓh for the query x and the
 mean h of label times token, and Γ* is the best matrix. Λ is the covariance of the
-tokens, W the second moment of the tasks, and Λ_q that of the query. The loss is a sum
-over modes with the curvatures q_a m_b, products of eigenvalues of Λ_q and of the second
-moment M of h.
+tokens, W the second moment of the tasks, and Λ_q the second moment of the query. The
+loss is a sum over modes with the curvatures q_a m_b, products of eigenvalues of Λ_q and
+of the second moment M of h.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class LinearAttention(Family):
         with merged keys and queries, or "separate-layer", values, keys and queries.
     heads, rank : int
         Number of heads, and rows of the keys and queries of each head if they are
-        separate. The product of both then bounds the rank of Γ. If it is below d, the
-        floor is the least loss of that rank.
+        separate. The product of both numbers then bounds the rank of Γ. If this bound
+        is below d, the floor is the least loss of matrices up to this rank.
     start : float or array_like
         Size of the parameters at step 0. For "merged" Γ = start·I, and for "pair"
         v = start, A = start·I/√d. Heads and layers start at independent normal numbers
@@ -161,7 +161,8 @@ class LinearAttention(Family):
         2Rd) for separate ones, (2, H, d + 1, d + 1) for a layer, and (H, (d + 1) + R(2d
         + 1)) for a separate one, see ``SeparateLayer``.
     tasks : int or array_like, (k, d), optional
-        Train on k tasks, drawn from the prior or given, instead of on the prior.
+        Train on k tasks, which are drawn from the prior or given, instead of on all
+        tasks of the prior.
     seed : int
         Seed of these tasks, and of the start of heads.
     depth : int
@@ -350,7 +351,8 @@ class LinearAttention(Family):
 
     def _check_rate(self) -> None:
         """Refuse a learning rate at which descent on Γ diverges."""
-        # Only plain gradient descent on a quadratic loss has a sharp limit.
+        # The limit of the rate is sharp only for plain gradient descent on a quadratic
+        # loss.
         is_quadratic = self.coordinates == "merged" and self.depth == 1
         if not is_quadratic or not DESCENT.applies(self):
             return
@@ -473,7 +475,8 @@ class LinearAttention(Family):
         # A generous bound, in bytes: the start and three copies.
         check_fits("heads", self.heads, 32.0 * math.prod(shape))
         if isinstance(self.start, float):
-            # The 1 makes these numbers independent of the tasks, which have [seed, 0].
+            # The 1 makes these numbers independent of the tasks, whose seed is
+            # [seed, 0].
             rng = np.random.default_rng([self.seed, 1])
             start = rng.normal(0.0, self.start, shape)
         else:
@@ -547,20 +550,22 @@ class LinearAttention(Family):
         core = core_risk(risk)
         if isinstance(core, LoopedRisk | TensorRisk):
             return trainer_of(risk, batch, seed)
-        # The trainer takes the place of the risk over Γ, inside the same coordinates.
+        # The trainer replaces the risk over Γ, and the coordinates stay as they are.
         trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
         return replace_core(risk, trainer)
 
     def _empirical(self) -> EmpiricalRisk | None:
         """Return the loss of the fixed set as a quadratic form in Γ.
 
-        The result is None if there is no fixed set, or if its loss is no such form.
+        The result is None if there is no fixed set, or if its loss does not have this
+        form.
         """
         if not self.on_fixed_set:
             return None
         fixed_set = self._set_risk
         assert isinstance(fixed_set, FixedSetRisk)
-        # The loss of all prompts of the set, without its coordinates.
+        # The loss of all prompts of the set, as a function of Γ or B instead of the
+        # trained factors.
         loss_of_set = core_risk(fixed_set.whole)
         # For a whole layer the quadratic form is in its tensor B, and not in Γ.
         is_over_gamma = self.coordinates not in WHOLE
@@ -594,8 +599,8 @@ class LinearAttention(Family):
         quadratic = self._empirical() or self.merged()
         if self.coordinates == "merged":
             largest = float(quadratic.curvature.max(initial=0.0))
-            # The curvature is zero if tokens and query share no direction. Any rate is
-            # stable then.
+            # The curvature is zero if tokens and query share no direction. With no
+            # curvature any rate is stable.
             return 1.0 / largest if largest > 0.0 else 1.0
         best = self.law().best
         if isinstance(quadratic, EmpiricalRisk):
@@ -622,12 +627,13 @@ class LinearAttention(Family):
     def _largest_curvature(self) -> float:
         """Return the largest curvature of the loss over Γ or over the tensor B.
 
-        All entries count, even if the risk is over a diagonal.
+        All entries of Γ are taken into account, even if the risk is over a diagonal.
         """
         core = core_risk(self.risk())
         if isinstance(core, TensorRisk):
             return core.largest_curvature()
-        # The loss of a fixed set, if there is one. It may have no curvature at all.
+        # The loss of a fixed set, if there is one. The loss may have no curvature at
+        # all.
         quadratic = self._empirical()
         if quadratic is not None:
             return float(quadratic.curvature.max(initial=0.0))
@@ -710,8 +716,8 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        # The risk over Γ itself, of which the trained parameters may be factors. Its
-        # "gamma" has the entries of Γ along the eigenvectors of Λ.
+        # The risk over Γ itself, of which the trained parameters may be factors. The
+        # observed "gamma" has the entries of Γ along the eigenvectors of Λ.
         inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
@@ -742,7 +748,7 @@ class LinearAttention(Family):
         """
         check_points(cls, points, common)
         values = {**common, **points}
-        # The closed columns have the loss with the factor 1/2.
+        # The columns in closed form have the loss with the factor 1/2.
         if is_mse(common):
             return None
         if not cls._has_closed_columns(values, targets_excess="above" in points):
@@ -756,7 +762,8 @@ class LinearAttention(Family):
         is_closed &= within(DESCENT, points, common)
         if not common["max_steps"]:
             # With max_steps = 0 a sweep only asks which points have a closed form. The
-            # loss is NaN at all others, and any number will do at these.
+            # loss is NaN at points without a closed form. At all other points any
+            # number will do.
             return {"method": "closed", "loss": np.where(is_closed, 0.0, np.nan)}
         problems = cls._problems(points, common, is_closed)
         # The columns begin without values, which means NaN for losses. The sweep
@@ -782,8 +789,8 @@ class LinearAttention(Family):
     ) -> bool:
         """Whether the columns of all points follow from the modes in closed form.
 
-        This needs a target above the floor, a start that is a number at each point, and
-        moments that are not given as matrices. Then Γ stays diagonal.
+        The closed form needs a target above the floor, a start that is a number at each
+        point, and moments that are not given as matrices. Γ then stays diagonal.
         """
         # An array of starts is a column of the sweep, with a number for each point.
         if not targets_excess or not isinstance(values["start"], float | np.ndarray):
@@ -800,16 +807,16 @@ class LinearAttention(Family):
     ) -> dict[int, LinearAttention]:
         """Return the problems of the points where ``mask`` is true.
 
-        The keys are the numbers of the points. Points whose parameters are refused are
-        left out.
+        The keys are the numbers of the points. The mapping has no points whose
+        parameters are refused.
         """
         problems = dict[int, LinearAttention]()
         for i in np.flatnonzero(mask).tolist():
             parameters = dict(common)
             for name, column in points.items():
                 parameters[name] = column[i].item()
-            # A refused point is left out. The sweep then simulates it, and reports why
-            # it is refused.
+            # A refused point is skipped here. The sweep then simulates the point, and
+            # reports why it is refused.
             with contextlib.suppress(ValueError):
                 problems[i] = cls(**parameters)
         return problems
@@ -822,6 +829,6 @@ def draw_tasks(law: PromptLaw, k: int, seed: int) -> Array:
     # A generous bound, in bytes: the tasks and two copies.
     check_fits("tasks", k, 24.0 * k * law.d)
     _, prior, _ = law.dense.moments
-    # The 0 makes the tasks independent of the start of heads, which has [seed, 1].
+    # The 0 makes the tasks independent of the start of heads, whose seed is [seed, 1].
     rng = np.random.default_rng([seed, 0])
     return np.asarray(rng.normal(size=(k, law.d)) @ root(prior))

@@ -20,8 +20,8 @@ from icl_theory.statements.numbers import power
 
 # Dimension of the tokens. It is small, so that hundreds of runs take seconds.
 D = 5
-# Largest number of steps of a run. All but the slowest modes of the smallest sets have
-# then come to rest.
+# Largest number of steps of a run. By then all modes have come to rest, except the
+# slowest modes of the smallest sets.
 STEPS = 4000
 # Learning rate η. At any stable rate descent ends at the same matrix, after a time ηt
 # that depends on the prompts alone; ηt is 80 at the last step.

@@ -1,11 +1,11 @@
 r"""The law of the prompts of in-context linear regression.
 
 A `PromptLaw` holds the second moments of tokens, tasks and query, the length N of a
-prompt and the label noise. From these it computes the population loss of a prediction
-:math:`\hat y = x^\top\Gamma h` for any matrix Γ, the best matrix and its loss (the
-floor), and the axes in which the loss is a sum of squares. Here x is the query, and
-:math:`h = \frac1N\sum y_i x_i` the mean of label times token. All risks of this folder
-are built on this law.
+prompt and the label noise. From these it computes three things: the population loss of
+a prediction :math:`\hat y = x^\top\Gamma h` for any matrix Γ, the best matrix with its
+loss (the floor), and the axes in which the loss is a sum of squares. Here x is the
+query, and :math:`h = \frac1N\sum y_i x_i` the mean of label times token. All risks of
+this folder are built on this law.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class PromptLaw:
     prompt.
 
     If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}`
-    times the largest one count as zeros. This matters for infinite prompts, whose floor
-    jumps when an eigenvalue vanishes: a direction that no token has cannot be learnt.
-    See docs/linear-attention-theory.md, "The population loss".
+    times the largest one are treated as zeros. This matters for infinite prompts, whose
+    floor jumps when an eigenvalue vanishes: a direction that no token has cannot be
+    learnt. See docs/linear-attention-theory.md, "The population loss".
 
     Parameters
     ----------
@@ -192,8 +192,8 @@ class PromptLaw:
     @cached_property
     def _factors(self) -> _Factors:
         """The decomposition LᵀF = ZτYᵀ of the factors of Λ = LLᵀ and W = FFᵀ."""
-        # Formulas in τ keep digits that an inverse of M would lose: if W = I, the
-        # condition number of Λ is that of τ², and M may have that of τ⁴.
+        # Formulas in τ keep digits that an inverse of M would lose: if W = I, Λ has the
+        # condition number of τ², and M may have the condition number of τ⁴.
         covariance, prior, _ = self.moments
         if self.diagonal:
             tokens = np.sqrt(covariance)
@@ -248,8 +248,8 @@ class PromptLaw:
         _, s, reach, bases = self.modes
         assert bases is not None  # they are None for diagonal laws alone
         U, V = bases
-        # `reach` is Uᵀ Γ* V s. It was found without an inverse of M, which would lose
-        # digits.
+        # `reach` is Uᵀ Γ* V s. `reach` was found without an inverse of M, which would
+        # lose digits.
         return np.asarray(U @ _quotient(reach, s, where=s > 0.0) @ V.T)
 
     @cached_property
@@ -307,8 +307,8 @@ class PromptLaw:
             sizes = np.sort(np.sqrt(q) * np.abs(reach))
             singular_values = np.asarray(sizes[::-1])
         else:
-            # Λ_q^½ Γ* M^½ between the orthogonal matrices Uᵀ and V, which do not change
-            # its singular values.
+            # This matrix is Uᵀ Λ_q^½ Γ* M^½ V. The orthogonal matrices U and V do not
+            # change the singular values.
             target = np.sqrt(q)[:, None] * reach
             singular_values = np.asarray(np.linalg.svd(target, compute_uv=False))
         return 0.5 * float(np.sum(singular_values[rank:] ** 2))
@@ -320,7 +320,7 @@ class PromptLaw:
             (\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
             + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr].
 
-        This is a sum of squares, so that small losses keep their digits.
+        The formula is a sum of squares, so that small losses keep their digits.
 
         Parameters
         ----------
@@ -390,7 +390,7 @@ class PromptLaw:
         """Return half the sum of q_a times the squared gaps."""
         q = self.modes.q
         if gaps.ndim == 2:
-            q = q[:, None]  # the row of a gap belongs to the axis u_a
+            q = q[:, None]  # row a of the gaps belongs to the axis u_a
         return 0.5 * float(np.sum(q * gaps**2))
 
     def largest_curvature(self) -> float:
@@ -404,7 +404,7 @@ def prompt_law(law: object) -> PromptLaw:
 
 
 def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
-    """Return a copy of an array, which must have one of some shapes.
+    """Return a copy of an array, which must have one of the given shapes.
 
     Entries up to 1e40 are allowed. Other arrays are refused by a ``ValueError`` about
     the argument ``name``.
@@ -419,7 +419,7 @@ def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
 def root(matrix: Array) -> Array:
     r"""Return a matrix F with :math:`F^\top F` equal to ``matrix``, (d, d)."""
     values, vectors = np.linalg.eigh(matrix)  # values in increasing order
-    # Rounding may make a zero negative, and then it would have no root.
+    # Rounding may make an eigenvalue of zero negative, which would have no root.
     values = _without_rounding(values, largest=values[-1])
     return np.asarray((vectors * np.sqrt(values)).T)
 
@@ -457,7 +457,7 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
 
 
 def _is_moment_shape(entries: Array, d: int | None) -> bool:
-    """Whether entries are a diagonal or a square matrix; of dimension d, if given."""
+    """Whether entries are a diagonal or a square matrix (of dimension d, if given)."""
     if entries.ndim not in (1, 2) or entries.size == 0:
         return False
     size = len(entries) if d is None else d
@@ -469,8 +469,8 @@ def _semidefinite(
 ) -> Array:
     """Return a matrix, which must be symmetric and without negative eigenvalues.
 
-    ``value`` is what the user gave, and ``allowed`` says in words what is allowed; both
-    are for the error. ``largest`` is the largest entry.
+    ``value`` is what the user gave, and ``allowed`` says in words what is allowed. The
+    error message uses both. ``largest`` is the largest entry.
     """
     matrix = symmetric(name, value, matrix, allowed)
     least = float(np.linalg.eigvalsh(matrix)[0])

@@ -98,8 +98,8 @@ class SampledRisk(WithStart, Trainer[Prompts]):
     def _numbers(self) -> float:
         """How many numbers a prompt takes in memory.
 
-        It is a generous bound: N tokens, a query and a task of d numbers with a label
-        each, and three copies of them in the course of a computation.
+        The number is a generous bound: N tokens, a query and a task of d numbers with a
+        label each, and three copies of them in the course of a computation.
         """
         return 4.0 * (self.law.N + 2.0) * (self.law.d + 2.0)
 
@@ -119,7 +119,7 @@ class SampledRisk(WithStart, Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts, whose number is ``size``."""
-        # The helper checks the generator, and that the prompts fit into memory.
+        # `prompts_to_draw` checks the generator, and that the prompts fit into memory.
         B = prompts_to_draw(rng, size, self._numbers)
         token_root, task_root, query_root = self.roots
         d = self.law.d
@@ -235,9 +235,9 @@ class ReducedRisk(Trainer[Means]):
     .. math:: Nh = T^\top\bigl[e\,(s^\top y) + |y|\,(I - ee^\top) g\bigr], \qquad
         g \sim N(0, I_d),
 
-    because the part of the tokens across e is independent of y. The numbers
+    because the part of the tokens orthogonal to e is independent of y. The numbers
     :math:`s^\top y` and :math:`|y|^2` follow from :math:`|s|^2 \sim \chi^2_N`, from the
-    component of ξ along s, and from the length of ξ across s. See
+    component of ξ along s, and from the length of the part of ξ orthogonal to s. See
     docs/linear-attention-theory.md, "Prompts without tokens".
 
     Parameters
@@ -246,8 +246,9 @@ class ReducedRisk(Trainer[Means]):
         The trainer that draws token by token.
     """
 
-    # This is a part of the seed of each step. `SampledRisk` does not have it, so that
-    # the random numbers here are independent of the random numbers there.
+    # ``stream`` is a part of the seed of each step. `SampledRisk` does not have it, so
+    # that this class draws random numbers that are independent of those of
+    # `SampledRisk`.
     stream = (1,)
 
     def __init__(self, tokenwise: SampledRisk) -> None:
@@ -325,9 +326,9 @@ def labelled_means(
     y_square = rho * s_y
     if law.noise:
         # `noise_along` is the component of the noise along s. `noise_across_square` is
-        # the squared length of the noise across s, divided by σ². A prompt of one pair
-        # has no direction across s, and numpy refuses a chi-square law of 0 degrees of
-        # freedom.
+        # the squared length of the noise orthogonal to s, divided by σ². A prompt of
+        # one pair has no direction orthogonal to s, and numpy refuses a chi-square law
+        # of 0 degrees of freedom.
         noise_along = law.noise * rng.standard_normal(B)
         noise_across_square = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
         s_noise = np.sqrt(s_square) * noise_along
@@ -389,7 +390,7 @@ class SampledLoop(SampledRisk):
         for _ in range(self.depth):
             residual = labels - np.einsum("bnd,bd->bn", tokens, w)
             descent = np.einsum("bn,bnd->bd", residual, tokens) / N  # h - Σ̂w
-            # Σ̂w' for the slope w' of w. The slope of h - Σ̂w is its negative.
+            # Σ̂w' for the slope w' of w. The slope of h - Σ̂w is -Σ̂w'.
             fit_slope = np.einsum("bnd,bd->bn", tokens, w_slope)
             sigma_w_slope = np.einsum("bn,bnd->bd", fit_slope, tokens) / N
             w = w + rate * descent
@@ -574,9 +575,9 @@ class LayerRisk(SampledLayer):
     ) -> LayerRisk:
         """Return the risk that starts from the parameters (v, A) of a `Pair`.
 
-        They are v and the entries of A, or of its diagonal. The number v is the last
-        entry of P, and the transpose of A is the first block of K. All other entries
-        are zero, so that the layer predicts with Γ = vA.
+        The parameters are v and the entries of A, or of its diagonal. The number v is
+        the last entry of P, and the transpose of A is the first block of K. All other
+        entries are zero, so that the layer predicts with Γ = vA.
         """
         d = prompt_law(law).d
         pair = real_array("pair", pair, 1)

@@ -40,10 +40,10 @@ class MixtureRisk(BestKnown):
     r"""The risk over Γ for prompts of several laws.
 
     The risk is the mean :math:`\mathcal L(\Gamma) = \sum_i p_i\mathcal L_i(\Gamma)` of
-    the laws' risks. It is quadratic, too, with the gradient :math:`\sum_i
-    p_i\Lambda_{q,i}(\Gamma M_i - W_i\Lambda_i)`. One Γ cannot adapt to the covariance
-    of a prompt, so that the floor is above the mean of the laws' own floors. See
-    docs/linear-attention-theory.md, "Mixtures".
+    the laws' risks. Like the risks of the laws it is quadratic, with the gradient
+    :math:`\sum_i p_i\Lambda_{q,i}(\Gamma M_i - W_i\Lambda_i)`. One Γ cannot adapt to
+    the covariance of a prompt, so that the floor is above the mean of the laws' own
+    floors. See docs/linear-attention-theory.md, "Mixtures".
 
     Parameters
     ----------

@@ -152,7 +152,8 @@ class WholeLayer:
                 rng.normal(size=size),
                 jac=True,
                 method="BFGS",
-                # The loss is then off a minimum by about the square of this, 1e-18.
+                # At the end the excess of the loss is about the square of this
+                # tolerance on the gradient, 1e-18.
                 options={"gtol": 1e-9},
             )
             losses.append(end.fun)
@@ -165,7 +166,8 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess of the best matrix of rank one, which the second minimum has, too.
+    # The excess at the second minimum. It equals the excess of the best matrix of rank
+    # one.
     second_minima = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
     below_floor = max(0.0, -least_excess)
@@ -174,8 +176,8 @@ def whole_layer(quick: bool) -> Claim:
     for excesses, second in zip(excesses_of_laws, second_minima, strict=True):
         distances.append(np.minimum(np.abs(excesses), np.abs(excesses - second)))
     largest_distance = float(np.max(distances))
-    # Excesses of ends at the floor are below 1e-6, and the second minima have 0.04 and
-    # 0.05.
+    # Ends at the floor have excesses below 1e-6, and the second minima have the
+    # excesses 0.04 and 0.05.
     trapped_shares = [np.mean(excesses > 1e-6) for excesses in excesses_of_laws]
     trapped_share = float(np.mean(trapped_shares))
     # About half of the descents end at the second minimum. The bounds on this share
@@ -219,8 +221,8 @@ def deep_loss(
     unit = np.eye(d)
     V = X
     U = np.zeros_like(unit)
-    # The layers act linearly on the query. It is this matrix times x, so that one pass
-    # serves all x.
+    # The layers act linearly on the query. The query of a layer is the matrix ``query``
+    # times x, so that one pass serves all x.
     query = unit
     for A, B in zip(descend, change, strict=True):
         # All updates use the values before this layer.
@@ -341,8 +343,8 @@ def inverse_layers(quick: bool) -> Claim:
     slope = max(slopes)
     steps = np.sort(best_layers(d=5, N=20, depth=3).lengths)
     # Slopes are differences with errors of up to about 1e-8. A matrix near the minimum
-    # is off by the root of its excess loss, so that shapes have wider bounds than
-    # losses. The figure in the paper has two decimals.
+    # is off the best one by about the root of its excess loss. So the bounds on shapes
+    # are wider than the bounds on losses. The figure in the paper has two decimals.
     return Claim.of(
         loss_gap < 1e-9
         and slope < 1e-6
@@ -465,8 +467,8 @@ def _critical_point() -> _CriticalPoint:
 
     The layers have A_l = a_l Λ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of
     `PlusPlusRisk`, which is for Λ = I. The tasks have W = Λ⁻¹, so the loss of these
-    layers does not depend on Λ: in the coordinates Λ^-½ x, tokens and tasks are
-    isotropic, the layers have A_l = a_l I, and B is the same multiple of I.
+    layers does not depend on Λ. In the coordinates Λ^-½ x, tokens and tasks are
+    isotropic, the layers have A_l = a_l I, and B is still (b/a₁)I.
     """
     risk = PlusPlusRisk(d=2, N=2)
     # After the first layer labels and tokens have the degree 3 in the four entries of
@@ -544,7 +546,8 @@ class ReluLayer:
             # If Ax is zero, so are all scores, and any axis will do.
             axis = u / length if length > 0.0 else np.array([1.0, 0.0])
             perpendicular = [-axis[1], axis[0]]
-            # Normal tokens have the same law when turned, here to the axis along Ax.
+            # A rotation does not change the law of normal tokens. So the tokens are
+            # turned from the first axis to the axis along Ax.
             turned_tokens = tokens @ np.array([axis, perpendicular])  # (m, 2)
             scores = np.maximum(turned_tokens @ u, 0.0)  # (m,)
             for w, task_weight in zip(tasks, task_weights, strict=True):
@@ -644,6 +647,7 @@ def _gap_of_descent(layer: ReluLayer, rng: np.random.Generator) -> float:
         return layer.loss(b_and_c[:d], float(b_and_c[d]), A) + gap**2
 
     start = rng.normal(size=d + 1 + d * d)
-    # Three-point differences, because with one-sided ones some descents end early.
+    # Three-point differences are used, because with one-sided differences some descents
+    # end early.
     end = minimize(balanced, start, jac="3-point", options={"gtol": 1e-8})
     return float(end.fun) - layer.floor

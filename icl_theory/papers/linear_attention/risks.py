@@ -2,8 +2,8 @@
 
 `MergedRisk` is the risk over Γ itself. It is quadratic, so that descent on it has a
 closed form (`ModeSteps`, and `closed_runs` for many diagonal risks at once). `Pair` and
-`Heads` map the parameters of a layer to Γ; `Pullback` of the engine makes risks of
-them.
+`Heads` map the parameters of a layer to Γ; `Pullback` of the engine turns these maps
+into risks.
 
 Letters, as in the module of the law: x is the query, with the second moment Λ_q, and h
 the mean of label times token, with the second moment M. The best matrix is Γ*, and G
@@ -97,7 +97,7 @@ class MergedRisk(BestKnown):
         (d,), of a matrix that stays diagonal.
     rank : int, optional
         Largest rank of Γ if it is a product of factors. The floor is then the least
-        loss of matrices of this rank.
+        loss of matrices up to this rank.
 
     Examples
     --------
@@ -184,9 +184,10 @@ class MergedRisk(BestKnown):
         return U @ modes @ V.T
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, which is the least loss of matrices of the rank.
+        """Loss above the floor, which is the least loss of matrices up to the rank.
 
-        It is a sum of squares, minus the least value that this sum has for the rank.
+        The excess is a sum of squares, minus the least value of this sum up to the
+        rank.
         """
         return self._excess(self._checked(params))
 
@@ -194,12 +195,13 @@ class MergedRisk(BestKnown):
         """The excess, which is infinite beyond the range of float64."""
         with np.errstate(over="ignore"):
             excess = self.law._excess_of_gaps(self.law._gaps(params))
-            # Rounding may take the difference below zero at the best matrix of a rank.
+            # At the best matrix up to the rank, rounding may take the difference below
+            # zero.
             return max(excess - self._rank_excess, 0.0)
 
     @cached_property
     def _rank_excess(self) -> float:
-        """How far the least loss of the rank is above the least loss of any matrix."""
+        """How far the least loss up to the rank is above the least loss of any Γ."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -256,7 +258,7 @@ class MergedRisk(BestKnown):
         return np.ascontiguousarray(increasing[:, ::-1])
 
     def floor(self) -> float:
-        """Least loss of the matrices of the rank, or of all if there is no rank."""
+        """Least loss of matrices up to the rank, or of all if no rank is given."""
         return self.law.floor + self._rank_excess
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
@@ -277,9 +279,9 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     ``start`` and ``best`` are :math:`x_0` and :math:`x^*`, and ``shrink`` is
     :math:`\eta\kappa`, from 0 to 2.
     """
-    # If shrink is 1, the logarithm is -∞. Its product with 0 steps is NaN, which is not
-    # used. With more steps the power is 0, as it should be. The NaN of log1p for shrink
-    # above 1 is not used either.
+    # If shrink is 1, the logarithm is -∞. The product of -∞ with 0 steps is NaN, which
+    # is not used. With more steps the power is 0, as it should be. The NaN of log1p for
+    # shrink above 1 is not used either.
     with np.errstate(divide="ignore", invalid="ignore"):
         # log1p keeps the digits of a small shrink. Near ½ both forms are accurate.
         log_factor = np.where(
@@ -288,11 +290,11 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
         remaining = np.where(steps == 0, 1.0, np.exp(steps * log_factor))
     changes_sign = (shrink > 1.0) & (steps % 2 == 1)
     remaining = np.where(changes_sign, -remaining, remaining)
-    # For modes that have hardly moved, the start plus the covered way keeps the digits
-    # that the best value minus the remaining way would lose. Where about half of the
-    # way is covered, both forms are accurate. A shrink above ½ counts as slow only at
-    # step 0, at which nothing is covered for any shrink; the minimum keeps its
-    # logarithm finite.
+    # A mode that has hardly moved is computed as its start plus the covered way. The
+    # best value minus the remaining way would lose digits. Where about half of the way
+    # is covered, both forms are accurate. A mode with a shrink above ½ is treated as
+    # slow only at step 0, at which nothing is covered for any shrink. `np.minimum`
+    # keeps the logarithm finite.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     is_slow = shrink * steps < 0.5
     return np.where(
@@ -348,8 +350,8 @@ class ModeSteps(Counted):
         eigenvalue_change = eigenvalue_change + 1.0 / law.N * (
             trace_change + label_variance
         )
-        # The curvature is q_a m_b. The first term below is its change with q_a, and the
-        # second its change with m_b.
+        # The curvature is q_a m_b. The first term below is the change of the curvature
+        # with q_a, and the second is the change with m_b.
         m_rounding = largest * eigenvalue_change
         return np.asarray(q.max() * s**2 + np.multiply.outer(q, m_rounding))
 
@@ -452,17 +454,18 @@ def closed_runs(
         ``steps`` is -1 at points that do not reach their target up to ``last``.
     """
     runs = _DiagonalRuns(risks, eta)
-    # The first step at which each loss is at its target, or a step after the last, and
-    # the error of the loss there.
+    # The first step at which each loss is at its target, or a step after the last one
+    # if it never is, and the error of the loss at this step.
     hit, error = first_steps(runs.loss, runs.floor + above, last, runs.rounding)
     is_reached = hit <= last
     end = np.where(is_reached, hit, last)
     plateau_excess = PLATEAU * runs.excess(np.zeros_like(end))
     plateau_end, _ = first_steps(runs.excess, plateau_excess, last)
-    # A plateau that outlasts the run ends with it.
+    # A plateau that outlasts the run ends with the run.
     plateau_end = np.minimum(plateau_end, end)
     excess = runs.excess(end)
-    # A smaller target is lost in the rounding of floor plus excess.
+    # A target below this share of the floor is lost in the rounding of floor plus
+    # excess.
     is_unresolved = above < VISIBLE * runs.floor
     return {
         "eta_used": eta,
@@ -590,7 +593,7 @@ class Heads(WithStart, Map):
     def inward(self, params: Array) -> Array:
         """Return Γ, the sum over heads of v_h Q_hᵀ K_h."""
         v, keys, queries = self._split(params)
-        # With the rows of all heads under one another, one product sums over the heads.
+        # The rows of all heads are stacked, so that one product sums over the heads.
         return (v * queries).reshape(-1, self.d).T @ keys.reshape(-1, self.d)
 
     def outward(self, params: Array, gradient: Array) -> Array:
@@ -612,8 +615,8 @@ class Heads(WithStart, Map):
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the derivative of Γ, a cubic polynomial, along a direction."""
-        # The derivative is the imaginary part after a tiny imaginary step, over the
-        # length of the step.
+        # The derivative is the imaginary part of Γ after a tiny imaginary step, divided
+        # by the length of the step.
         stepped = params + IMAGINARY_STEP * direction
         return self.inward(stepped).imag * INVERSE_STEP
 

@@ -1,4 +1,4 @@
-r"""Drops of the loss of softmax heads, which replace linear ones.
+r"""Drops of the loss of softmax heads, which take the place of linear heads.
 
 The query x scores the tokens, and a head averages the labels y_n with the softmax of
 the scores as weights:
@@ -32,7 +32,8 @@ from icl_theory.statements.numbers import listed
 # At the ends of a drop the loss falls this many times more slowly than within it.
 SLOWER = 10.0
 # A drop lowers the loss by at least this share of the first loss. Smaller falls are not
-# counted: right after the start, values adapt to the mean of the prompts.
+# counted: right after the start, the values of the heads adapt to the mean of the
+# prompts.
 LEAST_DROP = 0.02
 
 

@@ -74,8 +74,8 @@ STAIRS = "Zhang, Singh, Latham, Saxe 2025, {}"
 # with each other, or with the covariance SKEWED of the tokens.
 PRIOR = np.array(((1.5, -0.4), (-0.4, 0.6)))
 QUERY = np.array(((0.4, 0.1), (0.1, 1.2)))
-# Standard deviation of random heads from which roots of the gradient are searched.
-# Searches from any size of the order 1 would do.
+# Standard deviation of the entries of random heads, at which searches for roots of the
+# gradient start. Searches from any size of the order 1 would do.
 HEAD_SIZE = 0.6
 # An arbitrary covariance in three dimensions, without zeros.
 MIXED = np.array(((1.0, 0.3, 0.1), (0.3, 0.5, -0.1), (0.1, -0.1, 0.4)))
@@ -146,8 +146,8 @@ def population_loss(quick: bool) -> Errors:
         _, prior, query = law.moments  # W and Λq
         # The formula of the loss is compared at five random matrices Γ.
         for gamma in rng.normal(size=(5, 2, 2)):
-            # This is E (Γh - w)(Γh - w)ᵀ plus an antisymmetric matrix, which drops out
-            # of the sum with the symmetric Λq.
+            # ``errors`` is E (Γh - w)(Γh - w)ᵀ plus an antisymmetric matrix, which
+            # drops out of the sum with the symmetric Λq.
             errors = gamma @ second @ gamma.T - 2.0 * gamma @ cross.T + prior
             yield law.loss(gamma), 0.5 * np.sum(query * errors)
     return (
@@ -277,9 +277,9 @@ def small_starts(quick: bool) -> Claim:
         problem = base.changed(decay=decay, start=start, coordinates="pair")
         spectrum = problem.law().covariance
         N = problem.N
-        gamma = problem.gamma(problem.simulate().params)  # its diagonal γ_j, (4,)
-        # The excess is computed here without formulas of the risk. It is half the sum
-        # of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
+        gamma = problem.gamma(problem.simulate().params)  # the diagonal of Γ, γ_j, (4,)
+        # The excess is computed here without formulas of the risk. The excess is half
+        # the sum of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
         label_variance = spectrum.sum() + problem.noise**2
         best = 1.0 / ((1.0 + 1.0 / N) * spectrum + label_variance / N)
         excess = 0.5 * float(np.sum(spectrum**2 / best * (gamma - best) ** 2))
@@ -306,7 +306,7 @@ def aligned(d: int, size: float) -> Array:
 class Plateaus(NamedTuple):
     """Lengths of plateaus in the time ηt of gradient flow, for n sizes of the start."""
 
-    starts: Array  # the sizes of the parameters at step 0, (n,), falling
+    starts: Array  # sizes of the parameters at step 0, in falling order, (n,)
     pair: Array  # lengths for (v, A), (n,)
     # Lengths for heads with separate keys and queries, aligned with the axes, (n,).
     heads: Array
@@ -327,8 +327,8 @@ def plateaus(quick: bool) -> Plateaus:
     heads_eta = 0.1 if quick else 0.02
     pair_plateaus = []
     heads_plateaus = []
-    # A plateau ends at 0.9 of the excess at the start, which is near 1 here. A run ends
-    # shortly after that, at an excess of 0.1.
+    # A plateau ends when the excess is 0.9 of its value at the start, which is near 1
+    # here. A run ends shortly after that, at an excess of 0.1.
     base = LinearAttention(d=2, N=100, above=0.1)
     for start in starts.tolist():
         # The plateau of (v, A) grows like ln(1/start). It has only hundreds of steps,
@@ -383,8 +383,8 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """Does the plateau grow like ln(1/start)?"""
     starts, pair, heads = plateaus(quick)
     x = 1.0 / starts
-    # Between the last two starts ln(1/start) grows like a small power of 1/start, of an
-    # exponent near 1/ln(1/start) ~ 0.1, and 1/start itself has the exponent 1. The
+    # Between the last two starts ln(1/start) grows like a small power of 1/start, with
+    # an exponent near 1/ln(1/start) ~ 0.1, and 1/start itself has the exponent 1. The
     # bounds are between these exponents.
     pair_exponent = power(x[-2:], pair[-2:])
     heads_exponent = power(x[-2:], heads[-2:])
@@ -434,7 +434,7 @@ def staircase(quick: bool) -> Claim:
     seeds = range(2 if quick else 8)
     number_in_order = 0
     for seed in seeds:
-        # Only the order of times matters here, and η may be larger.
+        # For random heads only the order of the times matters, so η may be larger.
         random_heads = base.changed(start=start, seed=seed, eta=0.2 if quick else 0.1)
         is_in_order = bool((np.diff(_half_times(random_heads)) >= 0.0).all())
         if is_in_order:
@@ -450,7 +450,7 @@ def staircase(quick: bool) -> Claim:
 
 
 def _half_times(problem: LinearAttention) -> Array:
-    """Return the steps at which the diagonal entries of Γ first are half of the best.
+    """Return the steps at which the diagonal entries of Γ reach half of the best ones.
 
     A step is infinite if the entry stays below half of the best one.
     """
@@ -496,8 +496,8 @@ def shifted(lengths: Iterable[int]) -> dict[str, Array]:
         for name, shift in SHIFTED.items():
             problems[name] = base.changed(**shift.parameters)
         table = shift_table(problems)
-        # The first row is for training on the base. Its first entry, for tests on the
-        # base, is zero and is left out.
+        # The first row is for training on the base. The first entry, for tests on the
+        # base itself, is zero and is left out.
         trained_on_base = table.excess[0] / table.floor
         shares.append(trained_on_base[1:])
     return dict(zip(SHIFTED, np.transpose(shares), strict=True))
@@ -509,8 +509,8 @@ def shifts(quick: bool) -> Claim:
     tokens' covariance are not
     """
     lengths = (20, 2000, 200_000)
-    # Shares below this are rounding. After a shift of the query alone, the excess is
-    # exactly zero.
+    # Shares below this one are rounding errors. After a shift of the query alone, the
+    # excess is exactly zero.
     rounding = 1e-12
     shares = shifted(lengths)
     are_tolerated = True
@@ -637,7 +637,7 @@ def double_descent(quick: bool) -> Claim:
     if quick:
         shares = [0.5, 1.0, 4.0]
     counts = [round(share * d * d) for share in shares]
-    # Training on all tasks, and on k = d/2 of them.
+    # Training on all tasks, and on k = d/2 tasks.
     median_losses = []
     limit_losses = []
     for tasks in (None, d // 2):
@@ -720,7 +720,7 @@ def depth(quick: bool) -> Claim:
     # Distances of the means over batches from the expected losses, in standard errors.
     z = float(deviations(sampled_per_dimension, expected).max())
     is_falling = bool((np.diff(loop) < 0.0).all())
-    # A single layer has the same loss in a loop and by itself, up to rounding.
+    # For a single layer both losses are the same, up to rounding.
     is_own_lower = bool((own <= loop * (1 + 1e-12)).all())
     return Claim.of(
         # A mean of samples that is normal is almost never 5 standard errors off.
@@ -758,11 +758,11 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
 class Directions(NamedTuple):
     """The directions of fixed points: T = Λq^½Γ*M^½ is the sum of σ_j u_j v_jᵀ.
 
-    At a fixed point one head is along each direction of a set S, and has this key and
-    query. See docs/linear-attention-theory.md, "Heads".
+    At a fixed point one head is along each direction of a set S. Its key and query are
+    rows of ``keys`` and ``queries``. See docs/linear-attention-theory.md, "Heads".
     """
 
-    sigma: Array  # the singular values σ_j of T, (d,), falling
+    sigma: Array  # the singular values σ_j of T, in falling order, (d,)
     queries: Array  # rows √σ_j u_jᵀ Λq^-½, (d, d)
     keys: Array  # rows √σ_j v_jᵀ M^-½, (d, d); Γ* is queriesᵀ keys
 
@@ -790,7 +790,7 @@ def fixed_points(quick: bool) -> Errors:
     spectrum = np.array([1.0, 0.5, 0.3])
     for law in (PromptLaw(spectrum, N=10, noise=0.5), mixed_law()):
         sigma, queries, keys = directions(law)
-        # The zeros are not used: pullbacks start at their heads.
+        # The zeros are not used: a pullback starts at the given heads.
         merged = MergedRisk(law.dense, np.zeros((3, 3)))
         for in_subset in _subsets(3):
             # A row is the value, the key and the query of a head. Heads of the
@@ -884,7 +884,7 @@ def merged_fixed_points(quick: bool) -> Claim:
     the loss
     """
     law = mixed_law().dense
-    # The zeros are not used: pullbacks start at their heads.
+    # The zeros are not used: a pullback starts at the given heads.
     merged = MergedRisk(law, np.zeros((3, 3)))
     rng = np.random.default_rng(0)
     starts = 3 if quick else 20
@@ -896,8 +896,8 @@ def merged_fixed_points(quick: bool) -> Claim:
         if end is not None:
             distances.append(min(np.abs(end).max(), apart(end, law.best)))
     # If all values are zero, so is Γ, and only the values have a gradient, ⟨G, A_h⟩
-    # with the gradient G with respect to Γ. If the component along G is taken away from
-    # random A_h, this gradient vanishes, too.
+    # with the gradient G with respect to Γ. If the component along G is removed from
+    # random A_h, the gradient of the values vanishes, too.
     _, gradient_at_zero = merged.evaluate(np.zeros((3, 3)))
     G = gradient_at_zero.ravel()
     A = rng.normal(size=(3, 9))
@@ -927,7 +927,7 @@ def levels(quick: bool) -> Claim:
     above its floor
     """
     distances = []
-    # Falling sizes of the random heads at step 0.
+    # Sizes of the random heads at step 0, in falling order.
     starts = (0.04, 0.015) if quick else (0.03, 0.01, 0.003)
     base = LinearAttention(
         d=3,
@@ -959,7 +959,7 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return how far the slowest state near a level is off it, relative to the level.
+    """Return the relative distance from a level of the slowest state near it.
 
     ``t`` has the steps of the saved states, and ``excess`` their losses above the
     floor.
@@ -969,13 +969,13 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 
 
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
-    """Return the number of the saved state near a level at which excess falls slowest.
+    """Return the index of the state near a level at which the excess falls slowest.
 
     An excess is near a level if both differ by at most about 20 %. Levels next to each
-    other differ by a factor of more than 2 in the rows that use this, so that a state
-    is near one level only.
+    other differ by a factor of more than 2 in the rows that use this function, so that
+    a state is near one level only.
     """
-    # A fall i is from state i to state i + 1, and the latter must be near the level.
+    # Fall i goes from state i to state i + 1, and state i + 1 must be near the level.
     falls = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
     rates = (excess[falls] - excess[falls + 1]) / (t[falls + 1] - t[falls])
     return int(falls[np.argmin(rates)]) + 1
@@ -1019,9 +1019,9 @@ def _gaps_to_component_regression(base: LinearAttention, N: int) -> list[float]:
     """Return the gaps for one and two learnt directions, for prompts of N pairs.
 
     A gap is the mean squared difference between the predictions xᵀΓh of the layer and
-    of the regression, relative to the mean square of the latter. Regression on the
-    first m principal components has the diagonal matrix Γ with 1/λ_j for j <= m, and
-    zeros.
+    of the regression, divided by the mean square of the regression's prediction.
+    Regression on the first m principal components has the diagonal matrix Γ with the
+    entries 1/λ_j for j <= m, and 0 for j > m.
     """
     problem = base.changed(N=N)
     law = problem.law()
@@ -1072,7 +1072,7 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
         return np.interp(-np.log(excess), -np.log(run.observed["excess"]), run.t)
 
     entered = np.append(0.0, time_of(upper_ends))
-    # The times are in steps here, and the learning rate η makes them ηt.
+    # `time_of` returns times in steps. The factor η turns them into ηt.
     return problem.rate() * (time_of(lower_ends) - entered)
 
 
@@ -1086,7 +1086,7 @@ QUICK_RANK_STARTS = (0.05, 0.025)
 def rests_of_rank(d: int, rank: int, starts: tuple[float, float], seeds: int) -> Array:
     """Return the times of `times_at_levels` for two starts, (2, d).
 
-    They are medians over ``seeds`` draws of random heads. The eigenvalues and the
+    The times are medians over ``seeds`` draws of random heads. The eigenvalues and the
     number of heads are those of the program that is published with the paper.
     """
     eigenvalues = np.arange(d, 0.0, -1.0)
@@ -1125,12 +1125,13 @@ def rank_of_heads(quick: bool) -> Claim:
             # How many directions the head that is learning has learnt already.
             directions_of_head = m % rank
             if directions_of_head == 0:
-                # A plateau. The time there is compared between the two starts.
+                # This level is a plateau. The time on it is compared between the two
+                # starts.
                 times = (from_large_start[m], from_small_start[m])
                 plateau_exponents.append(power(starts, times))
             else:
-                # This level is between two plateaus. Divide the time at it by the time
-                # on the plateau before.
+                # This level is between two plateaus. Divide the time at this level by
+                # the time on the plateau before it.
                 plateau = from_small_start[m - directions_of_head]
                 times_between.append(from_small_start[m] / plateau)
         phrases.append(f"R = {rank}: {listed(from_small_start, '.0f')}")
@@ -1231,7 +1232,8 @@ class SpectrumMixture(NamedTuple):
 def exponential_spectra(d: int, N: float) -> SpectrumMixture:
     """Return the mixture for independent exponential eigenvalues of Λ.
 
-    Its laws are the nodes of a Gauss–Laguerre grid, over which sums are exact.
+    The laws of the mixture are the nodes of a Gauss–Laguerre grid, over which sums are
+    exact.
     """
     # The gradient contains polynomials of degree 3 in each eigenvalue. Three nodes are
     # exact to degree 5.
@@ -1243,8 +1245,8 @@ def exponential_spectra(d: int, N: float) -> SpectrumMixture:
 def published_mixture(N: float, grid: Array, probs: Array) -> Array:
     """Return the diagonal of the matrix C of theorem 4.5 of Zhang, Frei, Bartlett 2024.
 
-    It is C = (E Γ_ΛΛ²)⁻¹E Λ² with Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I. The means are over a
-    grid of eigenvalues, (n, d), with probabilities, (n,).
+    The matrix is C = (E Γ_ΛΛ²)⁻¹E Λ² with Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I. The means are
+    over a grid of eigenvalues, (n, d), with probabilities, (n,).
     """
     # The diagonals of Γ_Λ, (n, d).
     gamma = (1.0 + 1.0 / N) * grid + grid.sum(axis=1, keepdims=True) / N
@@ -1274,12 +1276,12 @@ def random_covariances(quick: bool) -> Claim:
         start = np.append(0.1, np.full(d, 0.1 / np.sqrt(d)))
         pair = Pullback(risk, Pair(start, (d,)))
         # At 1e-9 above the floor, parameters are off the minimum by about the root of
-        # this excess, 3e-5. That is below the bound 1e-4 on the gaps.
+        # this excess, 3e-5. This distance is below the bound 1e-4 on the gaps.
         run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         remaining_shares.append(risk.floor() / risk.loss(np.zeros(d)))
-        # In long prompts the mean prediction along direction j is the answer times
-        # λ_j γ_j. The largest share of all directions counts.
+        # In long prompts the mean prediction along direction j is λ_j γ_j times the
+        # answer. The largest share of all directions is kept.
         answered_shares.append(float(np.max(probs @ (grid * best))))
     # In the limit of long prompts both shares are exactly a third.
     remaining_of_infinite, remaining_of_finite = remaining_shares
@@ -1343,7 +1345,7 @@ def cubic_prompts(law: PromptLaw, M: int) -> GridPrompts:
     The function is an arbitrary one for tokens in two dimensions.
     """
     # As y is cubic in x, squares of xy have the degree 8 in a token, for which five
-    # nodes are exact. Each number of noise has two nodes, which are ±1.
+    # nodes are exact. The noise of a label has two nodes, which are ±1.
     grid, weight = layers.hermite_grid([5] * (M * law.d) + [2] * M)
     covariance, _, _ = law.dense.moments
     normal = grid[:, : M * law.d].reshape(-1, M, law.d)
@@ -1403,9 +1405,9 @@ class ErrorBound(NamedTuple):
 def published_bound(spectrum: Array, N: int, epsilon: float) -> ErrorBound:
     """Return the bound of corollary 4.3 of Zhang, Frei, Bartlett 2024.
 
-    The layer is trained on prompts of N pairs. If test prompts have the least length or
-    more, the error is at most ``epsilon`` above the error in infinitely long ones.
-    ``spectrum`` has the eigenvalues of Λ, (d,).
+    The layer is trained on prompts of N pairs. If test prompts have at least the length
+    ``test_length``, the error is at most ``epsilon`` above the error in infinitely long
+    prompts. ``spectrum`` has the eigenvalues of Λ, (d,).
     """
     d = len(spectrum)
     trace = float(spectrum.sum())
@@ -1458,7 +1460,7 @@ def length_of_test(quick: bool) -> Claim:
         gamma = PromptLaw(spectrum, N=N).best
         infinite_loss = PromptLaw(spectrum, N=math.inf).loss(gamma)
         infinite_losses.append(infinite_loss)
-        # M times the part of the loss that finite tests add.
+        # M times the part of the loss that finite test prompts add.
         scaled_test_parts.append(
             [
                 (PromptLaw(spectrum, N=M).loss(gamma) - infinite_loss) * M

@@ -113,7 +113,7 @@ class TensorRisk(BestKnown):
 
     @cached_property
     def best(self) -> Array:
-        """A minimiser: Γ* in the row of the label, and zeros."""
+        """A minimiser: Γ* in the row of the label, and zeros elsewhere."""
         best = np.zeros(self.start.shape)
         best[-1, :-1] = self.law.best.T
         return best
@@ -169,7 +169,7 @@ class TensorRisk(BestKnown):
         return product
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Loss above the floor, the part of it in even terms, and entries of Γ."""
+        """The excess, the part of it that even terms have, and entries of Γ."""
         even, _ = self._even(params)
         return {
             "excess": np.asarray(self._excess(params)),
@@ -206,11 +206,12 @@ class TensorRisk(BestKnown):
         r"""Return twice the loss of the even terms, and products for its gradient.
 
         Twice the loss is the sum of squares below. A norm has a factor Λ_q for each
-        axis of its argument. F is T made symmetric in all three axes. The other letters
-        are :math:`t_m = \mathrm{tr}\,T_m\Lambda`, :math:`f_m = \sum_{ij}
-        F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`, :math:`\bar\tau =
-        \mathrm{tr}\,\Lambda W + \sigma^2` and :math:`\rho = \mathrm{tr}(\Lambda W)^2`;
-        see docs/linear-attention-theory.md, "The whole layer".
+        axis of its argument. F is the mean of T over all permutations of its three
+        axes. The other letters are :math:`t_m = \mathrm{tr}\,T_m\Lambda`,
+        :math:`f_m = \sum_{ij} F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`,
+        :math:`\bar\tau = \mathrm{tr}\,\Lambda W + \sigma^2` and
+        :math:`\rho = \mathrm{tr}(\Lambda W)^2`; see docs/linear-attention-theory.md,
+        "The whole layer".
 
         .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
             + \tfrac2N\Bigl[\sum_{mn}(\Lambda_q)_{mn}\mathrm{tr}\,Y_m\Lambda Y_n\Lambda
@@ -224,9 +225,10 @@ class TensorRisk(BestKnown):
         task_map = covariance @ prior
         rho = float(np.sum(task_map * task_map.T))  # tr (ΛW)²
 
-        # The part of the even terms that is linear in x. It is their mean over tokens
-        # and labels, (t + τ̄c)ᵀx, and the linear part 3fᵀx/N of the cubic form in x
-        # that the query's own column of E contributes.
+        # The part of the even terms that is linear in x. It is the sum of two terms.
+        # One is the mean of the even terms over tokens and labels, (t + τ̄c)ᵀx. The
+        # other is 3fᵀx/N, the linear part of the cubic form in x that the query's own
+        # column of E contributes.
         F = _symmetric(T)
         t = np.tensordot(T, covariance)
         f = np.tensordot(F, query)
@@ -235,13 +237,14 @@ class TensorRisk(BestKnown):
         query_c = query @ c
         # The rest of this cubic form has the mean square 6 |F|²/N².
         query_F = _along_all_axes(F, query)
-        # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). It is due
-        # to the scatter of tokens and labels about their means.
+        # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). The term
+        # is due to the scatter of tokens and labels about their means.
         Y = T + np.multiply.outer(c, prior)
         scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
         # The label's square y² is multiplied by cᵀx. In a prompt its mean wᵀΛw + σ² has
-        # the variance 2ρ over tasks, for any N. Around it, a mean of N squares has the
-        # variance 2(τ̄² + 2ρ)/N; 2ρ/N of this is in the sum over m and n, by cW in Y.
+        # the variance 2ρ over tasks, for any N. Around this mean, the average of N
+        # squares has the variance 2(τ̄² + 2ρ)/N. The part 2ρ/N of this variance is in
+        # the sum over m and n, through cW in Y.
         c_factor = 2.0 * rho + 2.0 * a * (tau**2 + rho)
 
         twice = float(mean @ query_mean) + 6.0 * a**2 * float(np.vdot(F, query_F))
@@ -395,8 +398,8 @@ class SeparateLayer(WithStart, Map):
     Parameters
     ----------
     start : ndarray, (H, (d + 1) + R(2d + 1))
-        The weights of each head at step 0: d + 1 of the value, which sees a token
-        (x, y); d + 1 for each of R keys, which see a token, too; and d for each of R
+        The weights of each head at step 0: d + 1 of the value, which sees a whole token
+        (x, y); d + 1 for each of R keys, which also see a token; and d for each of R
         queries, which see x.
     d, rank : int
         Dimension of the tokens, and the number R.
@@ -470,8 +473,9 @@ class SeparateLayer(WithStart, Map):
     def push(self, params: Array, direction: Array) -> Array:
         """Return the derivative of B along a direction.
 
-        B is linear in each of its three factors, so that the derivative is a sum of
-        three terms, in each of which one factor is replaced by its change.
+        B is linear in the values, in the keys and in the queries. So the derivative is
+        a sum of three terms, and in each term one of the three is replaced by its
+        change.
         """
         derivative = np.zeros((self.d + 1, self.d + 1, self.d))
         for is_in_factor in self._factors():
@@ -523,8 +527,8 @@ class MergedHeads(WithStart, Map):
     r"""The matrix :math:`\Gamma = \sum_h v_hA_h` of heads with merged keys and queries.
 
     The gradients are :math:`\langle G, A_h\rangle` with respect to :math:`v_h` and
-    :math:`v_hG` with respect to :math:`A_h`, with :math:`G =
-    \nabla_\Gamma\mathcal L`. Every matrix is a sum of this form, even for one head.
+    :math:`v_hG` with respect to :math:`A_h`, with :math:`G = \nabla_\Gamma\mathcal L`.
+    Every matrix Γ has this form, even with a single head.
 
     Parameters
     ----------

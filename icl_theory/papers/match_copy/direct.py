@@ -14,7 +14,7 @@ from icl_theory._validate import Array, argument_error
 from icl_theory.tokens.gaussian import normal
 
 # The normal law is integrated up to this many standard deviations. The probability
-# beyond them is 2e-17.
+# beyond this range is 2e-17.
 REACH = 8.5
 # Lengths of the query with a smaller probability are left out.
 LEAST_PROBABILITY = 1e-17
@@ -49,8 +49,8 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
         else:
             # Nodes and weights of a standard normal variable.
             x, weight = normal(_step(scale), REACH)
-            # The components along the query are this one for the match, and x for
-            # another key.
+            # The match has this component along the query, and another key has the
+            # component x.
             match = correlation * r + math.sqrt(1.0 - correlation**2) * x
             loss += prob * _three_keys(omega * r * match, omega * r * x, weight)
     return loss
@@ -102,9 +102,11 @@ def _three_keys(match: Array, other: Array, weight: Array) -> float:
     of a normal variable, which have the weights ``weight``. The scores of the three
     keys are independent.
     """
-    # Attention on another key over the attention on the match, (other key, match).
+    # The attention on another key divided by the attention on the match. The axes are
+    # the nodes of the other key and of the match.
     ratio = np.exp(other[:, None] - match)
-    # The two other keys, for the same match: (first key, second key, match).
+    # The ratios of the two other keys, for the same match. The axes are the nodes of
+    # the first key, the second key and the match.
     first = ratio[:, None]
     second = ratio[None]
     # ½((1 - a_m)² + a_1² + a_2²) = a_1² + a_2² + a_1 a_2, because a_m = 1 - a_1 - a_2

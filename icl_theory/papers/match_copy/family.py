@@ -58,7 +58,7 @@ class MatchCopy(Family):
         Values are independent of the keys; or, for a finite number of prompts, the
         value of a key is the next token of a sequence.
     start : float or array_like, (1,) or (d, d)
-        ω at step 0 of W = ωI, or the parameters themselves.
+        ω at step 0, where W = ωI, or all parameters at step 0.
     seed : int
         Seed of the prompts.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -151,7 +151,7 @@ class MatchCopy(Family):
 
     @cached_property
     def _risk(self) -> Risk:
-        """The risk over all prompts, or over prompts that are drawn here, once."""
+        """The risk over all prompts, or over the prompts that are drawn once, here."""
         if not self._is_sample:
             start = self._start(shape=(1,), unit=np.ones(1))
             return CopyRisk(self.d, self.N, self.correlation, start)

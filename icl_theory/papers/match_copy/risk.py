@@ -2,9 +2,9 @@ r"""The losses of softmax attention on Gaussian match-and-copy.
 
 A prompt has N keys :math:`k_t \sim N(0, I)` in d dimensions, each with a value
 :math:`v_t`, and a query :math:`q = \rho k_m + \sqrt{1 - \rho^2}\,z` that is correlated
-with the key of a hidden place m. Attention with the scores :math:`k_t^\top Wq` should
-return :math:`v_m`. With :math:`a = \mathrm{softmax}(k_t^\top Wq)` the loss for each
-coordinate of the values is
+with the key at a hidden position m. Attention with the scores :math:`k_t^\top Wq`
+should return :math:`v_m`. With :math:`a = \mathrm{softmax}(k_t^\top Wq)` the loss for
+each coordinate of the values is
 
 .. math:: \mathcal L = \tfrac1{2D} E\,\Bigl|\sum_t a_t v_t - v_m\Bigr|^2 .
 
@@ -66,7 +66,7 @@ class CopyPrompts(NamedTuple):
     keys: Array  # (B, N, d)
     values: Array  # (B, N, D)
     query: Array  # (B, d)
-    match: Indices  # place of the key that the query matches, (B,)
+    match: Indices  # position of the key that the query matches, (B,)
 
 
 def draw_prompts(
@@ -179,23 +179,23 @@ class CopyRisk(WithStart, Risk):
     def loss_error(self, params: ArrayLike) -> float:
         """Estimate the error of the loss.
 
-        It has two parts: one from the rule for the length of the query, and one from
-        the lengths that are left out.
+        The error has two parts: one from the rule for the length of the query, and one
+        from the lengths that are left out.
         """
         return RULE_ERROR * self.loss(params) + math.exp(-DIGITS)
 
     def error(self, params: ArrayLike) -> float:
         """Return the change of the loss if the step of the rule is halved.
 
-        The rule is the one for the average over the length of the query.
+        The rule computes the average over the length of the query.
         """
         omega = float(self._checked(params)[0])
         half_step = 0.5 * usual_step(self.d)
         finer_loss, _ = self._mean(omega, half_step)
         return abs(finer_loss - self.loss(params))
 
-    # A cache, because many steps of a run use the same nodes. It keeps the risks of its
-    # last eight entries alive.
+    # The cache helps because many steps of a run use the same nodes. The cache keeps
+    # the risks of its last eight entries alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
         """Return the queries of each length in the rule for the average.
@@ -209,13 +209,14 @@ class CopyRisk(WithStart, Risk):
         lengths = gaussian_queries(self.d, self.N, largest, step, DIGITS)
         for prob, r, X, probs in lengths:
             # The error v_t - v_m of a key that is not the match has two parts. All of
-            # these errors share -v_m, for which a mean of 1 stands. The part v_t has
-            # the variance 1 and is independent for each key. The match has no error.
+            # these errors share the part -v_m. It is represented by a mean of 1, which
+            # has the same mean square. The part v_t has the variance 1 and is
+            # independent for each key. The match has no error.
             ones = np.ones_like(X)
             match = Kind(1, probs, np.zeros_like(X))
             others = Kind(self.N - 1, probs, values=ones, spread=ones)
-            # The components along the query are this one for the match, and X for other
-            # keys.
+            # The match has this component along the query, and another key has the
+            # component X.
             match_component = rho * r + math.sqrt(1.0 - rho**2) * X
             scores = r * np.concatenate([match_component, X])
             queries.append(_Query(prob, scores, TokenRisk([match, others])))
@@ -274,7 +275,7 @@ class CopyRisk(WithStart, Risk):
         """Return the losses on the prompts of R runs, and their derivatives.
 
         ``params``, (R, 1), has ω of each run. The prompts are in the order of the runs,
-        equally many for each. The result is as `Sampled` needs it.
+        equally many for each. The result has the form that `Sampled` needs.
         """
         runs = len(params)
         size = len(prompts.query)
@@ -286,7 +287,7 @@ class CopyRisk(WithStart, Risk):
 
 
 def _shared_bound(omega: float) -> float:
-    """Round |ω| up to one of the bounds, which many ω share."""
+    """Round |ω| up to the next bound, which many ω share."""
     ratio = max(abs(omega) / LEAST_BOUND, 1.0)
     return LEAST_BOUND * BOUND_FACTOR ** math.ceil(math.log(ratio, BOUND_FACTOR))
 
@@ -402,8 +403,8 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         """
         scores = scores_of(params, prompts)
         losses, score_gradient = _losses_of_values(scores, relative)
-        # The score kᵀWq has the gradient k qᵀ with respect to W. The sum over keys
-        # comes first.
+        # The score kᵀWq has the gradient k qᵀ with respect to W. The sum over keys is
+        # taken first, so that one matrix product sums over the prompts.
         key_sum = np.einsum("...bn,bnd->...bd", score_gradient, prompts.keys)
         gradient = key_sum.swapaxes(-1, -2) @ prompts.query / len(prompts.query)
         return losses, gradient

@@ -36,14 +36,14 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 # is a reconstruction.
 RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
 ABSTRACT = RETOLD.format("abstract")
-# The attention of a prompt counts as ending on a wrong key if the match has less
+# The attention of a prompt is said to end on a wrong key if the match has less
 # attention than this.
 SELECTED = 0.5
 # The largest distance of a mean of samples from its expectation, in standard errors. A
 # normal z exceeds it in one of 150,000 draws.
 LARGEST_Z = 4.5
-# A loss up to this size counts as vanishing in the row `condition`. If the attention of
-# one prompt is on a wrong key, the loss stays far above it.
+# In the row `condition` a loss up to this size is taken as vanishing. If the attention
+# of one prompt is on a wrong key, the loss stays far above it.
 VANISHING_LOSS = 1e-6
 
 
@@ -60,8 +60,8 @@ def loss(quick: bool) -> Errors:
         N = 3 if problem % 20 == 19 else 2
         d = int(rng.integers(1, 9))
         correlation = 1.0 if problem % 5 == 0 else float(rng.uniform(0.1, 1.0))
-        # The quadrature takes more nodes for larger ω, and for three keys their third
-        # power.
+        # The quadrature takes more nodes for larger ω, and for three keys the third
+        # power of the number of nodes.
         omega = float(rng.uniform(0.0, 0.6))
         exact = CopyRisk(d, N, correlation).loss([omega])
         expected = direct_loss(omega, d, N, correlation)
@@ -152,8 +152,8 @@ def growth(quick: bool) -> Claim:
     for seed in range(seeds):
         problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
         ratios.append(_slope_over_predicted(problem))
-    # The slope tends to the predicted one. Between these losses the two differ by 0.7 %
-    # at most.
+    # The slope tends to the predicted one. Between these losses both slopes differ by
+    # 0.7 % at most.
     as_predicted = bool(np.abs(np.array(ratios) - 1.0).max() < 0.02)
     return Claim.of(
         as_predicted,
@@ -166,7 +166,7 @@ def growth(quick: bool) -> Claim:
 def _slope_over_predicted(problem: MatchCopy) -> float:
     """Return the slope of ‖W‖ in ln t between two losses, divided by ‖W*‖/2."""
     largest_margin = problem.largest_margin  # W*
-    # It would be None if no W had a margin on the drawn prompts.
+    # `largest_margin` would be None if no W had a margin on the drawn prompts.
     assert largest_margin is not None
     early = problem.changed(epsilon=1e-8).simulate()
     late = problem.changed(epsilon=1e-12).simulate()
@@ -196,7 +196,7 @@ def condition(quick: bool) -> Claim:
             epsilon=VANISHING_LOSS,
             max_steps=10**10,
         )
-        if problem.largest_margin is None:  # the statement is on samples with a margin
+        if problem.largest_margin is None:  # the row is about samples with a margin
             continue
         separable += 1
         run = problem.simulate()
@@ -246,7 +246,7 @@ def finite(quick: bool) -> Claim:
 def best_of_two(d: int, correlation: float) -> float:
     """Return the ω below 8 at which two keys have the least loss.
 
-    In the settings of `finite` it is at most 2.
+    In the settings of `finite` the best ω is at most 2.
     """
 
     def loss_at(omega: float) -> float:

@@ -47,15 +47,15 @@ from icl_theory.tokens.gaussian import next_power_of_two, normal
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 ATTENTION = ("softmax", "erf", "linear")
-# Largest spacing of the nodes of a normal number, in standard deviations, if scores are
-# small; a cautious choice.
+# Largest spacing of the nodes of a normal variable, in standard deviations. It is used
+# if scores are small, and is a cautious choice.
 LARGEST_STEP = 0.25
 # A generous bound on the numbers that a `TokenRisk` holds in memory for each node.
 NUMBERS_OF_NODE = 2000
 # The parameters (k, v, b) have nine coordinates: four of k, four of v and the bias b.
-# On the manifold five of them are free: κ and κ', the coordinates of k along the axes 0
-# and 2; ν and ν', those of v along the axes 1 and 3; and b. All others are zero. The
-# matrix, (5, 9), selects the free ones.
+# On the manifold five of them are free. These are κ and κ', the coordinates of k along
+# the axes 0 and 2; ν and ν', the coordinates of v along the axes 1 and 3; and b. All
+# other coordinates are zero. The matrix, (5, 9), selects the free coordinates.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
@@ -156,9 +156,9 @@ class SeparateRisk(WithStart, Risk):
     def _informative(self, unit: Array, scale: float) -> _Informative:
         """Return the informative token for unit vectors k and v, (..., 2, D).
 
-        Its coordinate along k* is a plus g times a standard normal number, with a =
-        √snr and g = γ. All other coordinates are g times a standard normal number. The
-        label is the coordinate along v*, plus noise.
+        The coordinate of the token along k* is a plus g times a standard normal number,
+        with a = √snr and g = γ. All other coordinates are g times a standard normal
+        number. The label is the coordinate along v*, plus noise.
         """
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread  # γ
@@ -208,8 +208,8 @@ class SeparateRisk(WithStart, Risk):
         A name ``by_z`` is the derivative with respect to z. First, z is f or u at each
         node, and then one of the overlaps κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
         ρ = k·v. The overlap ρ enters u, the variance of the value, its covariance with
-        the label, E[O] and E[O²]; η enters y and the covariance; κ enters f, θ enters u
-        and ν the covariance.
+        the label, E[O] and E[O²]; η enters y and the covariance; κ enters f; θ enters
+        u; ν enters the covariance.
         """
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread
@@ -221,15 +221,16 @@ class SeparateRisk(WithStart, Risk):
 
         by_f = f * (u * u + value_variance) - u * y - covariance + mean_other * u
         by_u = f * (f * u - y + mean_other)
-        # Through u, through the variance of the value and its covariance with the
-        # label, and through E[O].
+        # The derivative with respect to ρ through u, the variance of the value, its
+        # covariance with the label, and E[O].
         by_rho_at_nodes = (
             g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
         )
-        # Through E[O²].
+        # The derivative with respect to ρ through E[O²].
         square_slope = others.h2z2 - others.h2  # dE[h²V²]/dρ² for the value V
         by_rho_of_square = n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
-        # The means over the nodes, as numbers with an axis for coordinates, (..., 1).
+        # The means over the nodes, (..., 1). The last axis broadcasts over the
+        # coordinates.
         by_rho = (by_rho_at_nodes @ probs)[..., None] + by_rho_of_square
         by_kappa = a * ((by_f * slope) @ probs)
         by_eta = -((f * g * (u * x - g * rho)) @ probs)
@@ -244,8 +245,8 @@ class SeparateRisk(WithStart, Risk):
         by_vectors[..., 1, 1] += by_nu
         return np.asarray(by_vectors)
 
-    # A cache, because all steps of descent ask for the same factor, unless the factor
-    # falls. All risks share the cache, which keeps eight of them alive at most.
+    # The cache helps because all steps of descent ask for the same factor, unless the
+    # factor falls. All risks share the cache, which keeps at most eight risks alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _uninformative(self, scale: float) -> _Uninformative:
         """Return the moments of an uninformative token, for a factor of the scores."""
@@ -258,9 +259,10 @@ class SeparateRisk(WithStart, Risk):
     def _activations(
         self, mean: float | Array, spread: float, scale: float
     ) -> Activations:
-        """Return nodes of a score with this mean, (..., 1), and standard deviation.
+        """Return the attention at nodes of a score with this mean, (..., 1).
 
-        The activation is of ``scale``, the factor λ, times the score.
+        The standard deviation of the score is ``spread``. The activation takes the
+        score times ``scale``, the factor λ.
         """
         from scipy.special import erf  # slow to load
 
@@ -329,8 +331,8 @@ class SoftmaxRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts that stays on the manifold."""
-        # The trainer has the parameters (k, v, b) with four coordinates for k and v,
-        # which are linear functions of the five free ones.
+        # The trainer has the parameters (k, v, b), with four coordinates each for k and
+        # v. They are linear functions of the five free parameters.
         whole = LocationTrainer(self.problem, self.start @ ON_MANIFOLD, batch, seed)
         on_manifold = Pullback(whole, Linear(ON_MANIFOLD.T, self.start))
         return SampledPullback(on_manifold)
@@ -339,12 +341,13 @@ class SoftmaxRisk(WithStart, Risk):
         """Loss, and its gradient, (5,).
 
         Values are independent of scores. So the loss depends on the attention a only
-        through two moments: E[γ²a_J² + Σ a_l²], with the informative token J and a sum
-        over the other tokens l, and γ²E[a_J]. Both follow from losses of the average o
-        of values, weighted by a, if J has the value γ, and the values of all other
-        tokens have the mean 0 and the variance 1.
+        through two moments, γ²E[a_J] and E[γ²a_J² + Σ a_l²]. Here J is the informative
+        token, and the sum is over all other tokens l. Let o be the average of the
+        values, weighted by a, if J has the value γ and all other values have the mean 0
+        and the variance 1. Both moments follow from losses of o.
         """
-        # κ' and ν' are the coordinates of k and v across k* and v*.
+        # κ' is the coordinate of k orthogonal to k*, and ν' is the coordinate of v
+        # orthogonal to v*.
         kappa, kappa_across, nu, nu_across, bias = params
         p = self.problem
         g2 = p.spread**2  # γ²
@@ -380,16 +383,17 @@ class SoftmaxRisk(WithStart, Risk):
         by_v = 2.0 * square * np.array([nu, nu_across]) + [overlap, 0.0]
         return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
-    # A cache, because many steps of descent use the same nodes. All risks share it, and
-    # it keeps eight of them alive at most.
+    # The cache helps because many steps of descent use the same nodes. All risks share
+    # the cache, which keeps at most eight risks alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _tokens(self, largest: float) -> tuple[TokenRisk, Array]:
         """Return the tokens, and the derivatives of their scores.
 
         The nodes are fine enough for scores of a standard deviation up to ``largest``.
         The derivatives, (U, 4, 3), are with respect to (r, κ, b) at U nodes for four
-        queries. The queries stand for the targets γ and 0, in this order, each with the
-        informative token in the first place and then in a later one.
+        queries. The first two queries have the target γ, and the last two the target 0.
+        Of each two, the first has the informative token in the first position, and the
+        second has it in a later one.
         """
         p = self.problem
         # Weights grow like e^(r x) or e^(r γ x) with the score r x or r γ x. With this
@@ -399,7 +403,7 @@ class SoftmaxRisk(WithStart, Risk):
         zeros = np.zeros(x.size)
         ones = zeros + 1.0
         # The informative token with the value γ; another token, which has the first
-        # place if the informative one has not; and the rest.
+        # position if the informative one has not; and the rest.
         kinds = [
             Kind(1, probs, values=zeros + p.spread),
             Kind(1, probs, values=zeros, spread=ones),
@@ -412,8 +416,8 @@ class SoftmaxRisk(WithStart, Risk):
         # The score of the informative token is √snr κ + γ r x.
         slopes[0, ..., 0] = (p.spread * x)[:, None]
         slopes[0, ..., 1] = math.sqrt(p.snr)
-        # The bias belongs to the token in the first place: the informative one in
-        # queries 0 and 2, and the one of the next kind in queries 1 and 3.
+        # The bias belongs to the token in the first position. In queries 0 and 2 this
+        # is the informative token, and in queries 1 and 3 the token of the next kind.
         slopes[0, :, [0, 2], 2] = 1.0
         slopes[1, :, [1, 3], 2] = 1.0
         target = p.spread * np.array([[1.0, 1.0, 0.0, 0.0]])
@@ -467,12 +471,12 @@ class SingleLocation(Family):
         the rest equally. By default 1/N; "softmax" only.
     start : {"manifold", "sphere"} or array_like
         Random unit vectors k, v in d dimensions. On the manifold k is orthogonal to v*,
-        v to k* and k to v, and training keeps them so. On the sphere they are any unit
+        v to k*, and k to v. Training preserves this. On the sphere they are any unit
         vectors, for "erf" and "linear" only. An array gives the parameters at step 0.
         For softmax these are (κ, κ', ν, ν', b): the coordinates of k along k* and
-        across it, those of v along v* and across it, and the bias. For "erf" and
-        "linear" they are (κ, κ', ν, ν') on the manifold, or the coordinates of k and v
-        along k*, v* and two more axes, (2, 4).
+        orthogonal to it, those of v along v* and orthogonal to it, and the bias. For
+        "erf" and "linear" they are (κ, κ', ν, ν') on the manifold, or the coordinates
+        of k and v along k*, v* and two more axes, (2, 4).
     d, seed : int
         Number of dimensions, and the seed with which k and v are drawn.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -647,13 +651,13 @@ class SingleLocation(Family):
         """Return the trained parameters for random unit vectors k and v."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
         # Outside the span of k* and v*, the first two axes, k and v span two more
-        # dimensions. The first of them is along k, so that v alone has a coordinate
-        # along the second one. In R of the QR factorisation, (2, 2), the columns are
-        # these coordinates of k and v.
+        # dimensions. The first new axis is along the part of k outside this span, so
+        # that v alone has a coordinate along the second one. In R of the QR
+        # factorisation, (2, 2), the columns are these coordinates of k and v.
         _, triangle = np.linalg.qr(drawn[:, 2:].T)
         start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
         if self.start == "manifold":
-            # These are rows of ``start``, which is changed in place. k is made
+            # k and v are rows of ``start``, which is changed in place. k is made
             # orthogonal to v*, and v to k* and to k.
             k, v = start
             k[1] = 0.0
@@ -720,7 +724,8 @@ class SingleLocation(Family):
         The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds
         of the first position.
         """
-        # The probability of the first place over that of any other place.
+        # The probability of the first position, divided by the probability of another
+        # one.
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
 

@@ -1,9 +1,10 @@
 """Single-location regression on sampled prompts, in any number of dimensions.
 
-Nothing here shares a formula with the exact risks, so that each checks the other. In
-four dimensions the expectations of losses and gradients are the exact ones. Stochastic
-descent needs all d dimensions: the noise of a batch has a part in each of them, which
-lengthens k and v, or turns them if their lengths are fixed.
+Nothing here shares a formula with the exact risks, so that samples and exact risks
+check each other. In four dimensions the expectations of losses and gradients are the
+exact losses and gradients. Stochastic descent needs all d dimensions: the noise of a
+batch has a part in each of them, which lengthens k and v, or turns them if their
+lengths are fixed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
     def _numbers(self) -> float:
         """Generous bound on the numbers that a prompt takes in memory.
 
-        They are three copies of N tokens, each with its score, value, weight and
+        The numbers are three copies of N tokens, each with its score, value, weight and
         derivative.
         """
         return 3.0 * self.problem.N * (self.dimension + 4.0)
@@ -97,15 +98,16 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts, whose scores have the factor λ of step 0."""
-        # This checks the size, and that the prompts fit in memory.
+        # `prompts_to_draw` checks the size, and that the prompts fit in memory.
         size = prompts_to_draw(rng, size, self._numbers)
         p = self.problem
         rows = np.arange(size)
         tokens = rng.normal(size=(size, p.N, self.dimension))
-        # The place of the informative token: the first one, or any other.
+        # The position of the informative token: the first one, or any other.
         is_first = rng.random(size) < p.chance
         place = np.where(is_first, 0, rng.integers(1, p.N, size))
-        # Its mean is along k*, axis 0, and its label is read along v*, axis 1.
+        # The mean of the informative token is along k*, axis 0, and its label is read
+        # along v*, axis 1.
         tokens[rows, place] *= p.spread
         tokens[rows, place, 0] += math.sqrt(p.snr)
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)

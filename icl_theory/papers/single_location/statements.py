@@ -86,9 +86,9 @@ def on_the_manifold(quick: bool) -> Claim:
         escapes.append(float(np.mean(escape_steps)))
     sizes = np.abs(ends)
     have_equal_signs = min(np.prod(ends, axis=1)) > 0.0
-    # If escapes grow like ln d, each factor of 100 in d takes the same time. With a
-    # power of d the second rise would be several times the first. The bound allows for
-    # the error that few starts leave.
+    # If escapes grow like ln d, each factor of 100 in d takes the same time. If they
+    # grew like a power of d, the second rise would be several times the first. The
+    # bound allows for the error that few starts leave.
     first_rise, second_rise = np.diff(escapes)
     is_logarithmic = abs(second_rise / first_rise - 1.0) < 0.5
     return Claim.of(
@@ -118,7 +118,7 @@ def off_the_manifold(quick: bool) -> Claim:
     # At the end of a run one of the two overlaps is nearly 1, and the other far from 1.
     has_right_roles = v_with_v_star > 0.99
     has_swapped_roles = k_with_v_star > 0.99
-    # A loss of 0 stands for no such run.
+    # Each maximum is 0 if there is no run of its kind.
     right_loss = losses[has_right_roles].max(initial=0.0)
     swapped_loss = losses[~has_right_roles].max(initial=0.0)
     all_end_at_either = bool((has_right_roles | has_swapped_roles).all())
@@ -272,7 +272,8 @@ def positions(quick: bool) -> Claim:
             end = minimum(problem.risk().evaluate, start)
             distances.append(float(np.abs(end - problem.bayes()).max()))
     return Claim.of(
-        # `minimum` ends at a gradient of 1e-9, which leaves an error of the parameters.
+        # `minimum` ends at a gradient of 1e-9. At this gradient the parameters still
+        # have an error.
         max(distances) < 1e-5,
         f"N = {N}, snr = {snr:g}, first position with probability {listed(shares)};"
         " from"

@@ -2,11 +2,12 @@ r"""One softmax attention over N Gaussian tokens, exactly.
 
 The output :math:`T_N = \sum_i p_ix_i` with :math:`p_i \propto e^{u^\top x_i}` tends to
 :math:`m + \Gamma u`, which is affine in u, for tokens with the mean m and the
-covariance Γ. Its mean and its mean squared distance from this limit need three
-numbers of the weights: the means of :math:`\sum p^2`, :math:`\sum p^3` and :math:`(\sum
-p^2)^2`. These means depend only on N and on the variance :math:`v = u^\top\Gamma u` of
-the scores. They are integrals over a variable s of means over a score t,
-:math:`\varphi_k(s) = E\,e^{kt - se^t}`. See docs/theory/softmax-limit.md.
+covariance Γ. The mean of the output and its mean squared distance from this limit
+follow from three numbers of the weights: the means of :math:`\sum p^2`, :math:`\sum
+p^3` and :math:`(\sum p^2)^2`. These means depend only on N and on the variance
+:math:`v = u^\top\Gamma u` of the scores. The three means are integrals over a variable
+s of means over a score t, :math:`\varphi_k(s) = E\,e^{kt - se^t}`. See
+docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ NORMAL_STEP = 0.3
 # Scores are cut off where their normal density has fallen to e^(-½ · 80) / N³ =
 # 4e-18 / N³ of its maximum.
 TAIL_EXPONENT = 80.0
-# The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The part that
-# is left out is of the order e^-40 of a moment.
+# The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The missing
+# part of the integral is of the order e^-40, relative to a moment.
 LOWEST_EXPONENT = -20.0
 # The integral ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) =
 # 3e-65.
@@ -143,8 +144,8 @@ def weight_moments(N: int, variance: float) -> WeightMoments:
             coarse.squares_twice / fine.squares_twice,
         ]
     )
-    # This is the error of the coarse rule. The error of the fine rule is about its
-    # square, and never larger than it.
+    # The ratios give the error of the coarse rule. The error of the fine rule is about
+    # its square, and never larger than it.
     error = float(np.abs(ratios - 1.0).max()) + ROUNDING
     return fine._replace(error=error)
 
@@ -188,8 +189,8 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
 def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     """Return the integrands of S_2, S_3 and S_22 with respect to ln s, (3, S).
 
-    They have one factor s more than the integrands with respect to s, because ds is
-    s d ln s.
+    The integrands have one factor s more than those with respect to s, because
+    ds = s d ln s.
     """
     # ln(s e^t) for each pair of S nodes in ln s and T scores, (S, T).
     exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
@@ -296,8 +297,8 @@ class GaussianAttention:
         if d == 0 or covariance.shape != (d, d):
             raise argument_error("covariance", covariance.shape, allowed)
         scale = float(np.abs(covariance).max())
-        # This refuses a matrix that is not symmetric up to rounding, and removes the
-        # rounding.
+        # `symmetric` refuses a matrix that is not symmetric up to rounding, and removes
+        # the rounding.
         covariance = symmetric("covariance", self.covariance, covariance, allowed)
         least = float(np.linalg.eigvalsh(covariance)[0])
         if least < -COVARIANCE_ROUNDING * d * scale:

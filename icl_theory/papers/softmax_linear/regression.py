@@ -3,9 +3,9 @@ r"""In-context regression by one softmax head, for prompts of any length N.
 The head scores tokens by :math:`x_i^\top Ax` for the query x, and predicts b times the
 average of the labels with the softmax p of the scores as weights. Tokens have the
 covariance Σ. For :math:`A = a\Sigma^{-1}` the risk is an integral over the length r of
-the whitened query :math:`\Sigma^{-1/2}x`. It needs the moments :math:`S_2 = E\sum p^2`,
-:math:`S_3 = E\sum p^3` and :math:`S_{22} = E(\sum p^2)^2` of the weights. See
-docs/theory/softmax-limit.md.
+the whitened query :math:`\Sigma^{-1/2}x`. The integral needs the moments
+:math:`S_2 = E\sum p^2`, :math:`S_3 = E\sum p^3` and :math:`S_{22} = E(\sum p^2)^2` of
+the weights. See docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ REACH = 8.5
 LENGTH_NODES = 40
 # The lower end of the search for the least risk, as a value of a√d, the standard
 # deviation of the scores of a query of typical length. The best a√d is about 1 in high
-# dimension. It was never below 0.48 for d from 1 to 10⁶, N from 1 to 10⁹, and noise up
-# to 100 times the signal.
+# dimension. In searches it was never below 0.48 for d from 1 to 10⁶, N from 1 to 10⁹,
+# and noise up to 100 times the signal.
 SMALLEST_SPREAD = 0.05
 # The search ends when ln a is known to this accuracy. The risk is stationary at its
 # minimum, and is then exact to rounding.
@@ -213,7 +213,8 @@ class HeadRisk:
         """Return the scale and the output weight with the least risk.
 
         The search is over a, from 0.05/√d to `largest_score`, with the best b for each
-        a. It finds a local minimum. In all cases that were tried there is only one.
+        a. The search finds a local minimum. In all cases that were tried there is only
+        one.
 
         Returns
         -------
@@ -242,13 +243,14 @@ class HeadRisk:
         return 1.0 + self.noise**2 / self.trace
 
 
-# A cache, because searches and curves ask for the same scale of scores with many output
-# weights.
+# The cache helps because searches and curves ask for the same scale of scores with many
+# output weights.
 @lru_cache(maxsize=1024)
 def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
     """Return the means over queries for checked arguments, with a scale a >= 0.
 
-    They are integrals over the length r of a whitened query, which has the law of χ_d.
+    The means are integrals over the length r of a whitened query, which has the law of
+    χ_d.
     """
     middle = math.sqrt(d)
     low = max(0.0, middle - REACH)
@@ -256,8 +258,9 @@ def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
     # The Gauss-Legendre rule is for [-1, 1].
     points, weights = np.polynomial.legendre.leggauss(nodes)
     lengths = low + 0.5 * (high - low) * (points + 1.0)
-    # The density of χ_d is proportional to r^(d - 1) e^(-r²/2). Its largest value is
-    # divided out, so that it cannot overflow, and the sum below normalises it.
+    # The density of χ_d is proportional to r^(d - 1) e^(-r²/2). The largest value is
+    # divided out, so that the density cannot overflow. The sum below normalises the
+    # density.
     log_density = (d - 1.0) * np.log(lengths) - 0.5 * lengths**2
     probability = weights * np.exp(log_density - log_density.max())
     probability /= probability.sum()

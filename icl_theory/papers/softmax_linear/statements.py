@@ -130,7 +130,7 @@ def error(quick: bool) -> Errors:
     """
     rng = np.random.default_rng(0)
     problems = 6 if quick else 200
-    # A grid has N d axes. These have three at most.
+    # A grid has N d axes. With these sizes it has three axes at most.
     sizes = ((1, 2), (1, 3), (2, 1))
     for problem in range(problems):
         d, N = sizes[problem % len(sizes)]
@@ -171,7 +171,7 @@ def sampled_distances(
     assert attention.value is not None
     x = rng.multivariate_normal(attention.mean, attention.covariance, (prompts, N))
     scores = x @ u
-    # The largest exponent of a prompt is 0, so that none overflows.
+    # The largest score of a prompt is subtracted, so that no exponential overflows.
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
     output = np.einsum("pn,pnd->pd", weights, x) @ attention.value.T
@@ -187,11 +187,12 @@ def samples(quick: bool) -> Claim:
     sizes = ((3, 8), (5, 40))
     for d, N in sizes:
         attention, direction = random_attention(rng, d)
-        # Samples need no grid, so the variance of the scores may be larger than 1. It
-        # is up to 1.5² here.
+        # Samples need no grid, so the variance of the scores may be larger than 1. Here
+        # the variance is up to 1.5².
         u = 1.5 * direction
         sampled = sampled_distances(attention, u, N, prompts, rng)
-        # The distance of their mean from the exact one, in standard errors.
+        # The distance of the mean of the samples from the exact mean, in standard
+        # errors.
         z = deviations(sampled, attention.error(u, N))
         largest = max(largest, float(z))
     return Claim.of(
@@ -253,7 +254,8 @@ def _tokens_needed(variance: float, allowed: float) -> int:
     enough = 10**9
     while enough - not_enough > 1:
         middle = math.isqrt(not_enough * enough)
-        # N is strictly between both ends, so that the loop ends.
+        # N is strictly between both ends, so that the interval shrinks and the loop
+        # ends.
         N = min(max(middle, not_enough + 1), enough - 1)
         ratio = N * weight_moments(N, variance).squares * math.exp(-variance)
         if abs(ratio - 1.0) < allowed:
@@ -278,8 +280,8 @@ def over_queries(quick: bool) -> Claim:
     # query z, and has the variance v = λz².
     exponents = []
     for lambda_ in lambdas:
-        # The error for a query is of the order of its S₂, so that the mean of S₂ over
-        # queries stands for the mean error.
+        # The error for a query is of the order of its S₂, so the mean of S₂ over
+        # queries has the exponent of the mean error.
         mean_squares = []
         for N in lengths.tolist():
             risk = HeadRisk(1, N, nodes=nodes_of_lengths(quick))
@@ -416,8 +418,8 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
         velocity,
         (0.0, time),
         np.array([start / math.sqrt(d), start]),
-        # A flow along the valley ab = 1 is stiff, for which LSODA is made. A short flow
-        # is not yet in the valley.
+        # A flow along the valley ab = 1 is stiff. LSODA is made for stiff equations. A
+        # short flow is not yet in the valley.
         method="RK45" if is_coarse else "LSODA",
         t_eval=[time],
         rtol=accuracy,
