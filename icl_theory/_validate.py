@@ -432,7 +432,8 @@ def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
 
     If there are up to ``few`` distinct values, each of them is compared with all
     entries at once, which is then faster than a search for each entry. The default is a
-    rough estimate of the number up to which it is faster; it may be at most 256.
+    rough estimate of the number up to which the comparisons are faster. ``few`` may be
+    at most 256.
     """
     distinct = np.unique(values)
     if distinct.size > few:

@@ -625,7 +625,7 @@ class _ProductOfPowers:
 
 
 class _Term(NamedTuple):
-    """A term of the integrand, before it is summed over its nodes."""
+    """A term of the integrand, before it is summed over the nodes of a kind."""
 
     # The kinds with respect to whose G the product P is differentiated: a pair, or one.
     kinds: tuple[int, ...]

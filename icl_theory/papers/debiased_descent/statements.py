@@ -406,8 +406,8 @@ def _minimised(risk: Risk, start: Array, iterations: int) -> OptimizeResult:
 
 @row("two heads: minima", SOURCE.format("training"), bound="0; ω, -ω; best pair")
 def minima(quick: bool) -> Claim:
-    """from opposite signs training ends with output weights that sum to zero and equal
-    |ω|; a third head hardly helps
+    """if μ + ω has opposite signs in two heads, training ends with the same |ω| in
+    both, and output weights that sum to zero; a third head hardly helps
     """
     # With these seeds μ + ω has opposite signs in the two heads at the start.
     seeds = (0,) if quick else (0, 1)

@@ -7,7 +7,8 @@ says which statement of the paper each row tests.
 Tokens have the covariance Σ with the eigenvalues λ_j, and tasks the second moment Ω
 with the eigenvalues ω_j, in d dimensions. Prompts have N pairs with label noise of the
 standard deviation σ. L layers (the depth is L) share the matrix Γ, whose eigenvalues
-are called gamma.
+are called gamma. A word is a product of sample covariances and powers of fixed
+matrices; the loss needs the mean traces of words.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def random_moment(rng: np.random.Generator, d: int) -> Array:
 
 @identity("depth covariance: loss", OURS, 1e-10)
 def loss(quick: bool) -> Errors:
-    """the loss is a polynomial in traces, with the moments of words as coefficients"""
+    """the loss is a polynomial in traces, with coefficients from the mean traces of
+    words
+    """
     rng = np.random.default_rng(seed=0)
     problem_count = 18 if quick else 200
     for index in range(problem_count):

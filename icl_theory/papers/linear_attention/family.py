@@ -146,9 +146,9 @@ class LinearAttention(Family):
         What is trained: "merged", the matrix Γ; "pair", :math:`(v, A)` with
         :math:`\Gamma = vA`; "merged-heads", heads with merged keys and queries,
         :math:`\Gamma = \sum_h v_hA_h`; "heads", heads with separate keys and queries,
-        :math:`\Gamma = \sum_h v_hQ_h^\top K_h`. For normal tasks and queries, all
-        entries of a layer of heads can be trained: "layer", matrices :math:`P_h, K_h`
-        with merged keys and queries, or "separate-layer", values, keys and queries.
+        :math:`\Gamma = \sum_h v_hQ_h^\top K_h`. If tasks and queries are normal, whole
+        matrices of heads can be trained: with "layer" the value matrix and the merged
+        matrix of keys and queries, with "separate-layer" values, keys and queries.
     heads, rank : int
         Number of heads, and rows of the keys and queries of each head if they are
         separate. The product of both numbers then bounds the rank of Γ. If this bound

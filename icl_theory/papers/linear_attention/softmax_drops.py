@@ -64,7 +64,7 @@ class _HeadGradients(NamedTuple):
 
 
 def _evaluate(prompts: PromptSet, values: Array, matrices: Array) -> _HeadGradients:
-    """Return the loss of heads with values (H,) and matrices (H, d, d)."""
+    """Return the loss and its gradients, for values (H,) and matrices (H, d, d)."""
     tokens, query = prompts
     M = len(tokens)
     # The vectors u_h = A_h x, whose products with the tokens are the scores, (M, H, d).

@@ -325,6 +325,8 @@ class _TailWatch:
         is_twice &= last_above_before < counted_from - 1
         self._doubts.add(Doubt.TAIL_TWICE, index[is_twice])
         is_first = is_above & (self.first_above[index] < 0)
+        # The first such step is not found. The step where the count begins stands for
+        # it, and may be earlier.
         self.first_above[index[is_first]] = counted_from[is_first]
         self.last_above[index[is_above]] = last_above[is_above]
 

@@ -130,7 +130,7 @@ class Summary(NamedTuple):
 class Course(NamedTuple):
     """Runs observed at the times t, (T,).
 
-    The first rows are the single steps, so that row i belongs to step i <= `SINGLE`.
+    The steps up to `SINGLE` are all observed: for these steps, row i is step i.
     """
 
     t: Array

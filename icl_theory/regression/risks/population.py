@@ -65,7 +65,8 @@ class QueryLosses(NamedTuple):
     """Results for Q queries."""
 
     losses: Array  # ℓ_k, (Q,)
-    # of Σ p_k ℓ_k with respect to the scores, a column for each query, (K, Q)
+    # The gradient of Σ p_k ℓ_k with respect to the scores has a column for each query,
+    # (K, Q).
     gradient: Array
     target_attention: Array  # attention on the query's own feature, (Q,)
 

@@ -119,9 +119,8 @@ class Scale(NamedTuple):
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places)
         if len(places) == 1:
-            # A single cell has no neighbour. Its width is the size of its place (or of
-            # the logarithm of its place, on a logarithmic axis), and 1 if this size is
-            # 0.
+            # A single cell has no neighbour. Its width is the absolute value of its
+            # place, which is a logarithm on a logarithmic axis, or 1 if this is 0.
             gaps = np.array([abs(places[0]) or 1.0])
         before = places[0] - gaps[0]
         after = places[-1] + gaps[-1]

@@ -187,7 +187,7 @@ def _scaled_curves(
         style = "o"
         exact_label = ""
         sampled_label = ""
-        # Sixteen dots, in equal distances on a logarithmic axis.
+        # At most sixteen dots: the places of the saved losses grow by equal factors.
         shown = np.unique(np.geomspace(1, count - 1, 16).astype(int))
     sampled_steps = np.array(losses.sampled.x)[1:]
     sampled_losses = np.array(losses.sampled.y)[1:]

@@ -123,7 +123,7 @@ def _counted(rng: np.random.Generator) -> Counted | None:
 
     The result is None if there are too many steps, or if the run does not end.
     """
-    # Powers of ten, for K from 2 to 316, η from 0.03 to 100 and ε from 1e-4 to 0.3.
+    # Exponents of ten: K is from 2 to 316, η from 0.03 to 100 and ε from 1e-4 to 0.3.
     lowest = (0.4, -1.5, -4.0)
     highest = (2.5, 2.0, -0.5)
     K_before_rounding, eta, epsilon = (10.0 ** rng.uniform(lowest, highest)).tolist()

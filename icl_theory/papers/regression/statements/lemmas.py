@@ -101,8 +101,8 @@ def lemma_1_identity(quick: bool) -> Errors:
 
 @identity("Lemmas 1, 2, direct sums", "paper, Lemmas 1, 2 (exact form)")
 def direct_sums(quick: bool) -> Errors:
-    """loss, gradient and attention, also as runs record them, are those summed over all
-    prompts and over functions of the law
+    """the loss, gradient and attention of a risk, and those that a run records, equal
+    direct sums over all prompts and functions of the law
     """
     prompt_lengths = (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6)
     problems = [*itertools.product(LAWS, prompt_lengths, (0.0, 0.5))]
