@@ -1002,9 +1002,8 @@ def _sums_after(to_counted: Array, T: int) -> Array:
 )
 def first_gradient(quick: bool) -> Claim:
     """log loss, a test symbol that is uniform and independent of the sequence, as in
-    the authors' code: at uniform attention the slope by the attention on lag j tends to
-    Σ (J_j - ππ)(J_1 - ππ)/(kππ) in long sequences, with the joint laws J_j of symbols j
-    apart
+    the authors' code: the gain of lag j, -∂²L/∂b∂a_j at b = 0, tends to Σ (J_j -
+    ππ)(J_1 - ππ)/(kππ) in long sequences, with the joint laws J_j of symbols j apart
     """
     T = 32 if quick else 64
     lags = 3
@@ -1036,8 +1035,8 @@ def first_gradient(quick: bool) -> Claim:
 
 @row("first layer: chi-squared information", NICHANI.format("gradient"), bound="1; all")
 def chi_squared(quick: bool) -> Claim:
-    """in endless sequences k times the slope of lag 1 is the χ² information of a symbol
-    on its parent, for every law of chains, and no later lag has a larger slope
+    """in endless sequences k times the gain of lag 1 is the χ² information of a symbol
+    on its parent, for every law of chains, and no later lag has a larger gain
     """
     ratios = []
     wins = []  # number of chains of each law for which no later lag has a larger slope
@@ -1105,9 +1104,9 @@ def tree_slopes(chains: Array, parents: Sequence[int]) -> Array:
 
 @row("first layer: trees", NICHANI.format("gradient"), bound="all")
 def trees(quick: bool) -> Claim:
-    """in random trees the parent of a symbol has the largest slope of all symbols
-    before it: Σ (J - ππ)(J_1 - ππ)/(kππ), with the joint law J of both symbols, and J_1
-    of a symbol and its parent
+    """in random trees the parent of a symbol has the largest gain of all symbols before
+    it: Σ (J - ππ)(J_1 - ππ)/(kππ), with the joint law J of both symbols, and J_1 of a
+    symbol and its parent
     """
     positions = 8
     tree_count = 2 if quick else 50
@@ -1135,9 +1134,9 @@ def trees(quick: bool) -> Claim:
 
 @row("first layer: the parent wins", NICHANI.format("argmax"), bound="lag 1")
 def argmax(quick: bool) -> Claim:
-    """averaged over chains whose rows are independent with a Dirichlet law, the slope
-    of the parent, lag 1, is the largest of all, including the slope of the symbol
-    itself, lag 0
+    """averaged over chains whose rows are independent with a Dirichlet law, the gain of
+    the parent, lag 1, is the largest of all, including the gain of the symbol itself,
+    lag 0
     """
     means = []
     lag_0_wins = 0
@@ -1154,7 +1153,7 @@ def argmax(quick: bool) -> Claim:
         all(int(mean.argmax()) == 1 for mean in means),
         f"{len(chains):,} chains of 3 states, rows Dirichlet(1) and (½); log loss,"
         " uniform test symbol",
-        f"mean slopes of lags 0 to 3 {listed_means}; lag 0 has the largest one in"
+        f"mean gains of lags 0 to 3 {listed_means}; lag 0 has the largest one in"
         f" {lag_0_wins} of 400 sets of only four chains",
         "holds only on average against lag 0, which wins on some chains",
     )

@@ -1011,7 +1011,7 @@ def early_stopping(quick: bool) -> Claim:
         " the loss falls slowest; mean squared gap between both predictions over the"
         " mean square of the regression's",
         f"largest gap of m = 1, 2 {listed(largest_gaps, '.2g')}, like N^{exponent:.2f}",
-        "holds for long prompts; in short ones the layer shrinks the components",
+        "holds; the shorter the prompts, the more the layer shrinks the components",
     )
 
 
