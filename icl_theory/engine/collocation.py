@@ -533,8 +533,8 @@ class _Limits(NamedTuple):
         # one is larger. So only a large growth counts as divergence.
         is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
         if iteration > self.patient_iterations:
-            # `expected` is the residual one iteration later. So this is the residual
-            # after the last allowed iteration.
+            # `expected` is the residual one iteration later. Extrapolated further by
+            # the same rate, it becomes the residual after the last allowed iteration.
             at_the_end = expected * rate ** (self.max_iterations - iteration)
             is_lost |= at_the_end > tolerance
         # Two estimates of the error, of which the smaller one counts: the residual, and

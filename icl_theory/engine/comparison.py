@@ -188,10 +188,11 @@ def detectable(check: Check, freedom: int) -> float:
     # If the samples do not scatter, any error is found, however small it is.
     if check.standard_error == 0.0:
         return 0.0
-    # With an error of this many standard errors, z stays below the limit with the
-    # probability 1 - FOUND. `nctdtrinc` inverts the distribution for its noncentrality.
-    error_in_units = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
-    return error_in_units * check.standard_error / abs(check.population)
+    # The error, in standard errors, with which z stays below the limit with the
+    # probability 1 - FOUND. This error is the noncentrality of the distribution of z,
+    # and `nctdtrinc` inverts the distribution for it.
+    standard_errors = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
+    return standard_errors * check.standard_error / abs(check.population)
 
 
 def mean_check(
@@ -221,9 +222,9 @@ def z_score(
     """Difference between two values, in standard errors.
 
     If the samples do not scatter, the standard error is zero. Therefore the rounding
-    error of the values, ``rounding * abs(scale)``, is added to it; ``scale`` is their
-    size. Then a difference by rounding has a z-score of about 1, and any larger
-    difference has a very large one.
+    error of the values, ``rounding * abs(scale)``, is added to the standard error;
+    ``scale`` is the size of the values. So a difference by rounding has a z-score of
+    about 1 at most, and a difference far above rounding has a very large z-score.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)

@@ -483,7 +483,7 @@ class _Paces(NamedTuple):
         A curve fails the comparison if its mean differs from the run's mean by more
         than the limit in at least one window.
         """
-        # A difference of this many standard errors exceeds the limit with the
+        # A difference of `z_noticed` standard errors exceeds the limit with the
         # probability FOUND: its z-score has a noncentral t distribution.
         freedom = min(self.freedom, MOST_FREEDOM)
         z_noticed = float(nctdtrinc(freedom, 1.0 - FOUND, self.limit))

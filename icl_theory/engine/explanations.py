@@ -69,7 +69,7 @@ DRAWS_OF_FIT = 3
 # order would matter, and with more prompts a training would take longer.
 SET_SIZE = 256
 # The largest number of positions for which the mean over positions is tried. A gradient
-# takes as long as this many gradients of the run.
+# of the mean over N positions takes as long as N gradients of the run.
 MOST_POSITIONS = 64
 # The largest number of parameters for which random starts are tried.
 LARGEST_START = 10_000
@@ -423,7 +423,7 @@ def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
     means are 0.
     """
     weights = evidence.weights()
-    # `shift` is what the noise of batches adds to the mean losses of any training.
+    # `shift` is the amount that the noise of batches adds to all mean losses.
     expected = evidence.windows.means(trainings.exact) + evidence.shift
     sum_of_squares = float(np.sum(weights * expected**2))
     if sum_of_squares == 0.0:
@@ -604,8 +604,9 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     Their standard deviation is fitted with a few draws. More draws then show how such
     trainings scatter.
     """
-    # The risk as a function of all parameters: parameters that are equal at zero, and
-    # so are reduced to one, differ at a random start.
+    # The risk as a function of all parameters. The risk of the run may stand for
+    # parameters that stay equal by a single one, if they start from zeros. From a
+    # random start they differ.
     entries = trainings.entries()
     if entries is None or np.size(entries.initial) > LARGEST_START:
         return
@@ -681,7 +682,7 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()
-    # `shift` is what the noise of batches adds to the mean losses of any training.
+    # `shift` is the amount that the noise of batches adds to all mean losses.
     expected = evidence.windows.means(trainings.exact) + evidence.shift
     difference = evidence.means - expected
     # The weighted mean of the difference is the best constant, by least squares. Noise
@@ -856,7 +857,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
 
 
 def _rounded(size: float) -> int:
-    """Return a number rounded to two significant digits, or if below 100 to an integer.
+    """Return a number rounded to two significant digits; below 100, to an integer.
 
     The number is a count of prompts, and so not far below 1.
     """

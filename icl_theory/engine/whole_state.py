@@ -209,7 +209,7 @@ class WholeStateMap(UpdateMap):
     def update(self, point: Point) -> Update:
         """Return the change of the whole state in the step from a point.
 
-        The memory is part of the state, so the second entry is empty.
+        The memory is part of the state, so the memory that is returned is empty.
         """
         return self.change(point.params, point.gradient), NO_MEMORY
 

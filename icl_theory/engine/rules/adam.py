@@ -107,10 +107,10 @@ class Adam(Rule):
 
         ``gradient`` already contains the decay, if there is one.
         """
-        last_mean, last_square = memory
+        last_mean, last_mean_square = memory
         mean = self.beta1 * last_mean + (1.0 - self.beta1) * gradient
         square = np.square(gradient)
-        mean_square = self.beta2 * last_square + (1.0 - self.beta2) * square
+        mean_square = self.beta2 * last_mean_square + (1.0 - self.beta2) * square
         # The running means start at zero, so they are too small by the factors
         # 1 - β^(t + 1), which approach 1.
         unbiased_mean = mean / (1.0 - self.beta1 ** (t + 1))
