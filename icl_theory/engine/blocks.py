@@ -109,7 +109,8 @@ class Blocks:
         multiplies a part of the mode by a number below -1.
         """
         if not self._has_jacobian:
-            # Gradient descent multiplies a mode by 1 minus its rate.
+            # Without a known derivative the limit of gradient descent is used, which
+            # multiplies a mode by 1 minus its rate.
             return 2.0
         # A step multiplies the numbers of a mode by the matrix I + J, with the
         # derivative J of the move. If the matrix has the eigenvalue -1, the determinant
@@ -190,7 +191,7 @@ class Blocks:
             the n, (b,), and returns the corrections of the states, (b, s, k m).
         """
         # J, (k, k), is the derivative of the move for one mode of curvature zero: for
-        # its parameter and, if there is one, its memory.
+        # its parameter and its memory.
         jacobian = self._jacobian(np.zeros(()))
         n, s, _ = weights.shape
         k = len(jacobian)

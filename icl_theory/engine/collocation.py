@@ -401,8 +401,9 @@ def collocate(
 
     The solution is found by fixed-point iteration with Anderson's mixing. The residual
     is θ + W h(Y) - Y. A stride is solved when its residual is small enough. A stride is
-    given up if its residual grows or is not finite, or if it would not become small
-    enough in ``max_iterations``. Such a stride has an infinite ``solver_error``.
+    given up if its residual grows by more than DIVERGENCE_FACTOR in one iteration or is
+    not finite, or if it would not become small enough in ``max_iterations``. Such a
+    stride has an infinite ``solver_error``.
 
     Parameters
     ----------

@@ -201,7 +201,7 @@ def mean_check(
     """Compare a population value with the mean of independent samples of it.
 
     If the value is a sum in which larger numbers cancel, ``scale`` is the size of these
-    numbers. Their rounding may then cause a difference.
+    numbers, because their rounding may cause a difference.
     """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
@@ -241,8 +241,8 @@ def compare(
     random direction. The trainer's values are means over ``batches`` batches.
 
     If the risk is a reduction to fewer parameters than the trainer has, the two have
-    only their initial parameters in common. Then the loss and the squared norm of the
-    gradient are compared there.
+    only their initial parameters in common. In this case the loss and the squared norm
+    of the gradient are compared at the initial parameters.
     """
     if np.shape(trainer.initial) != np.shape(risk.initial):
         return _compare_reduced(risk, trainer, batches)

@@ -431,7 +431,7 @@ def _percent(share: float) -> str:
 
 
 class _Paces(NamedTuple):
-    """The reference at C other paces: with a factor c, its loss at step c t.
+    """The exact curve at C other paces: with a factor c, its loss at step c t.
 
     Attributes
     ----------

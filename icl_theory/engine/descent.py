@@ -58,8 +58,8 @@ VISIBLE = 1e-13
 # parameters this many steps take about 0.3 s, and a run that ends within them has no
 # error of skipping. A larger number would delay all longer runs.
 AUTO_STEPS = 4096
-# A callback is called at least once in this many steps, so that a display also moves
-# between two saved steps that are far apart.
+# If every step is taken, a callback is called at least once in this many steps, so that
+# a display also moves between two saved steps that are far apart.
 CALLBACK_STEPS = 4096
 # The tolerance of a flow. It is a thousandth of the usual tolerance, and yet a flow
 # takes fewer gradients than a run that skips steps, because the flow is smooth.
@@ -144,8 +144,8 @@ def descend(
         If the rule may take larger steps later, the run is not stopped because its loss
         has settled. True by default, unless ``steps`` is given.
     callback : callable, optional
-        Called with (step, loss) at the saved steps and at every 4096th step, for
-        progress displays.
+        Called with (step, loss) at the saved steps and at each multiple of 4096 steps
+        that is not skipped, for progress displays.
     progress : bool, optional
         Whether to show step, loss and speed once a run has lasted a second. By default
         they are shown unless there is a ``callback``.

@@ -276,11 +276,12 @@ def _best_interpolated(
     log_grid: Array,
     modes_at: Callable[[float], Array] | None = None,
 ) -> _Estimate:
-    """Return the number at which interpolated losses agree best with a curve.
+    """Estimate the number at which a training agrees best with a curve.
 
-    ``log_grid`` has the logarithms of the numbers at which losses are computed. If
-    fewer than two of these numbers have losses, nothing can be interpolated, and the
-    score is infinite.
+    Return the logarithm of this number, and the score of the losses there, which are
+    interpolated. ``log_grid`` has the logarithms of the numbers at which losses are
+    computed. If fewer than two of these numbers have losses, nothing can be
+    interpolated, and the score is infinite.
     """
     from scipy.interpolate import PchipInterpolator
 
@@ -397,11 +398,11 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if not 0.0 < factor < math.inf:
         return
     reason = ""
-    # The run is compared with the curve divided by the factor, which `scaled` returns.
-    misfit_of_fit = evidence.scaled(1.0 / factor).misfit(trainings.exact)
+    # `scaled` returns the curve divided by the factor, with which the run is compared.
+    score_of_fit = evidence.scaled(1.0 / factor).score_of_losses(trainings.exact)
     for common_factor, words in REASONS.items():
-        misfit = evidence.scaled(1.0 / common_factor).misfit(trainings.exact)
-        if misfit < misfit_of_fit + REASON:
+        unscaled = evidence.scaled(1.0 / common_factor)
+        if unscaled.score_of_losses(trainings.exact) < score_of_fit + REASON:
             factor = common_factor
             reason = f", {words}"
     yield Candidate(
@@ -560,7 +561,7 @@ def _by_rule(
 
 
 def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Yield a training whose parameters at step 0 are a multiple of those of the run.
+    """Yield a training whose parameters at step 0 are a multiple of the run's.
 
     If the run starts from zeros, the training starts from random parameters.
     """
@@ -604,8 +605,8 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     Their standard deviation is fitted with a few draws. More draws then show how such
     trainings scatter.
     """
-    # The risk as a function of all parameters. The risk of the run may stand for
-    # parameters that stay equal by a single one, if they start from zeros. From a
+    # The risk as a function of all parameters. The risk of the run may have a single
+    # parameter in the place of several that stay equal if they start from zeros. From a
     # random start they differ.
     entries = trainings.entries()
     if entries is None or np.size(entries.initial) > LARGEST_START:
@@ -694,9 +695,9 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     label_noise = getattr(family, "noise", 0.0)
     if isinstance(label_noise, int | float) and label_noise > 0.0:
         constant_of_labels = 0.5 * label_noise**2
-        misfit_of_labels = evidence.misfit(trainings.exact + constant_of_labels)
-        misfit_of_fit = evidence.misfit(trainings.exact + constant)
-        if misfit_of_labels < misfit_of_fit + REASON:
+        score_of_labels = evidence.score_of_losses(trainings.exact + constant_of_labels)
+        score_of_fit = evidence.score_of_losses(trainings.exact + constant)
+        if score_of_labels < score_of_fit + REASON:
             constant = constant_of_labels
             fitted = 0
     noise = math.sqrt(2.0 * constant)

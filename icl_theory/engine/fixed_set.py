@@ -336,8 +336,8 @@ def _check_indices(prompts: Any) -> None:
     # The names of the fields of a NamedTuple, or the positions in a plain tuple.
     names = getattr(prompts, "_fields", range(len(prompts)))
     for name, array in zip(names, prompts, strict=True):
-        # The kinds of dtypes are signed integers (i) and unsigned ones (u). For an
-        # empty array np.min() returns `initial`.
+        # The kinds "i" and "u" of dtypes are signed and unsigned integers. For an empty
+        # array np.min() returns `initial`.
         is_integer = array is not None and np.asarray(array).dtype.kind in "iu"
         if is_integer and np.min(array, initial=0) < 0:
             raise argument_error(f"{name} of the prompts", array, "integers >= 0")

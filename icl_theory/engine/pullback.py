@@ -754,9 +754,9 @@ def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Emb
             shape,
             "one whose parameters are a square matrix, unless queries are given",
         )
-    features, columns = shape
-    _check_row_count("vectors", embedding.vectors, features)
-    _check_row_count("queries", embedding.query_vectors, columns)
+    feature_count, query_count = shape
+    _check_row_count("vectors", embedding.vectors, feature_count)
+    _check_row_count("queries", embedding.query_vectors, query_count)
     return embedding
 
 

@@ -681,8 +681,8 @@ class Skipper(Iterates):
             # float64, is not positive either, so the test is negated.
             if not decrease > 0.0:
                 break
-            # The number of steps is negative if the loss was already below epsilon at
-            # the step t - 1.
+            # `steps_to_go` is negative if the loss was already below epsilon at the
+            # step t - 1.
             steps_to_go = math.ceil((after.loss - epsilon) / decrease)
             t = min(max(t + steps_to_go, first), last)
         return hit
@@ -712,12 +712,12 @@ class Skipper(Iterates):
             # The number of steps in which the loss falls by its error. The comparison
             # avoids a division by zero and a quotient above LARGEST_COUNT_ERROR.
             slope = oscillation_free_slope(self._map, point)
-            steps = LARGEST_COUNT_ERROR
+            error_at_t = LARGEST_COUNT_ERROR
             if slope > loss_error / LARGEST_COUNT_ERROR:
-                steps = loss_error / slope
-            error_in_steps = max(error_in_steps, steps)
+                error_at_t = loss_error / slope
+            error_in_steps = max(error_in_steps, error_at_t)
             is_clear = is_clear and abs(point.loss - epsilon) > loss_error
-        # Infinite if the shadow has not reached epsilon.
+        # The difference is infinite if the shadow has not reached epsilon.
         count_difference = abs(self._shadow_count(strides, epsilon) - hit)
         if is_clear and error_in_steps < 1.0 and count_difference <= 1.0:
             return error_in_steps

@@ -337,7 +337,7 @@ class StopRules:
         # -inf, which no run reaches, switches a rule off.
         self._floor = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
         # Without a target, epsilon is 0. The loss of a sampled batch may be zero by
-        # chance, which must not end the run then.
+        # chance, which must not end a run that has no target.
         has_target = goal.epsilon > 0 or not risk.stochastic
         self._target = goal.epsilon if has_target else -math.inf
         self._last = goal.last

@@ -553,9 +553,9 @@ class StrideLengths:
         is_accepted : ndarray of shape (k,)
             Whether the stride was accepted.
         """
-        # The error is proportional to length^(NODES + 1), so this factor would make it
-        # equal to the allowed error, apart from the aim. An error of 0 gives an
-        # infinite factor, which is limited below.
+        # The error is proportional to length^(NODES + 1). So with the aim 1, a stride
+        # that is `growth` times as long would have exactly the allowed error. An error
+        # of 0 gives an infinite factor, which is limited below.
         with np.errstate(divide="ignore"):
             growth = self._aim * error_ratio ** (-1.0 / (NODES + 1))
         is_hard = iterations > HARD_ITERATIONS
@@ -1034,8 +1034,8 @@ class Strides:
         first_limit = np.maximum(tolerance_on_params, relative)
         # The limit is multiplied by the share below. The product must not be less than
         # the smallest error, which is therefore divided by the share here.
-        least = SMALLEST_STRIDE_ERROR / self._share * size
-        second_limit = np.maximum(self._tolerance * pace, least)
+        smallest_limit = SMALLEST_STRIDE_ERROR / self._share * size
+        second_limit = np.maximum(self._tolerance * pace, smallest_limit)
         limit = np.minimum(first_limit, second_limit)
         # A stride that ends at NaN or infinity has no allowed error, and is refused.
         limit = np.where(np.isfinite(limit), limit, 0.0)
@@ -1112,7 +1112,8 @@ class Strides:
         """
         if self.shadow_end is None:
             self.errors.add_unwatched(problem.blocks, run)
-            # A record must have coefficients for a shadow, which are not used here.
+            # A record must have coefficients of a shadow. If there is no shadow, the
+            # states that are computed from these coefficients are not used.
             self._advance(problem, run, run.coefficients[:, :NODES], errors=None)
             return np.ones(len(problem.blocks), dtype=bool)
         shadow_start = self.shadow_end[problem.blocks]

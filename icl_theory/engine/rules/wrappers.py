@@ -112,7 +112,7 @@ class Decayed(Wrapper):
         return self.rule.memory_scale(eta)
 
     def jacobian(self, rates: Array, eta: float) -> Array | None:
-        """The Jacobian of the wrapped rule, plus the decay of the parameter.
+        """The Jacobian of the wrapped rule, plus the derivative of the decay.
 
         The decay -ηλθ has the derivative -ηλ with respect to the parameter θ, which is
         the first of the numbers that a step changes. The result is None if the wrapped
