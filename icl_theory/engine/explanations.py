@@ -398,7 +398,7 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if not 0.0 < factor < math.inf:
         return
     reason = ""
-    # `scaled` returns the curve divided by the factor, with which the run is compared.
+    # `scaled` divides the curve by the factor, and the run is compared with the result.
     score_of_fit = evidence.scaled(1.0 / factor).score_of_losses(trainings.exact)
     for common_factor, words in REASONS.items():
         unscaled = evidence.scaled(1.0 / common_factor)
@@ -438,7 +438,7 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
     One token more and one less are tried first. If the curve agrees with neither, the
     length that agrees best is fitted.
     """
-    # None if the prompts of the run have no length, or an infinite one.
+    # N is None if the prompts of the run have no length, or an infinite one.
     N = trainings.integer_parameter("N")
     if N is None:
         return
@@ -508,7 +508,7 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield trainings by another rule at the same learning rate.
 
     For a run with momentum this is plain descent. For plain descent these are momentum
-    and Adam. For a run by any other rule there is none.
+    and Adam. For a run by any other rule there is no such training.
     """
     rule_of_run = trainings.rule
     if isinstance(rule_of_run, HeavyBall):

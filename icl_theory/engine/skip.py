@@ -427,7 +427,7 @@ class Skipper(Iterates):
         is_too_fast = False
         while remaining.size and not is_too_fast:
             x = math.log1p(remaining[0])
-            # At least one block has not reached the next scheduled step yet.
+            # Take strides if a block has not reached the next scheduled step yet.
             if strides.x.min() < x - SLACK:
                 # Strides before the last point are not needed any more.
                 strides.forget(last)

@@ -987,7 +987,7 @@ class Strides:
         if not self._flow:
             # The steps of a flow are infinitely small, so it does not oscillate.
             self._abandon_oscillating(blocks, change_norm, nudge_norm)
-        # The direction of a smaller change would be lost in rounding.
+        # The direction of a change below SMALLEST_CHANGE would be lost in rounding.
         is_visible = change_norm > SMALLEST_CHANGE
         unit = change[is_visible] / change_norm[is_visible, None]
         self._direction[blocks[is_visible]] = unit
