@@ -73,7 +73,7 @@ class Blocks:
         self.update_map = update_map
         risk = update_map.risk
         rule = update_map.rule
-        # Whether the derivative of a step is known as a matrix for each mode. For
+        # Whether the derivative of the move is known as a matrix for each mode. For
         # normalised descent, for example, it is not: `Rule.jacobian` returns None.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
         # Columns are followed as blocks on two conditions. First, the metric is a
@@ -109,7 +109,8 @@ class Blocks:
         multiplies a part of the mode by a number below -1.
         """
         if not self._has_jacobian:
-            # Gradient descent multiplies a mode by 1 minus its rate.
+            # Without a known derivative the limit of gradient descent is used, which
+            # multiplies a mode by 1 minus its rate.
             return 2.0
         # A step multiplies the numbers of a mode by the matrix I + J, with the
         # derivative J of the move. If the matrix has the eigenvalue -1, the determinant
@@ -124,7 +125,7 @@ class Blocks:
 
     @property
     def can_find_modes(self) -> bool:
-        """Whether the derivative of a step is known, and no block is too large."""
+        """Whether the derivative of the move is known, and no block is too large."""
         return self._has_jacobian and self._size <= MOST_MODES
 
     @cached_property
@@ -189,8 +190,8 @@ class Blocks:
             Takes the residuals of some strides, (b, s, k m), and their positions among
             the n, (b,), and returns the corrections of the states, (b, s, k m).
         """
-        # J, (k, k), is the derivative of a step for one mode (its parameter and its
-        # memory) of curvature zero.
+        # J, (k, k), is the derivative of the move for one mode of curvature zero: for
+        # its parameter and its memory.
         jacobian = self._jacobian(np.zeros(()))
         n, s, _ = weights.shape
         k = len(jacobian)
@@ -201,7 +202,8 @@ class Blocks:
         inverse = np.linalg.inv(np.eye(s * k) - kronecker.reshape(n, s * k, s * k))
 
         def corrections(residual: Array, active: Index) -> Array:
-            # A residual, (s, k m), has m columns of s k numbers: one for each mode.
+            # With a Hessian of zero, each of the m parameters is a mode by itself. So a
+            # residual, (s, k m), becomes m columns of s k numbers, one for each mode.
             by_mode = residual.reshape(len(active), s * k, -1)
             return np.asarray((inverse[active] @ by_mode).reshape(residual.shape))
 
@@ -221,8 +223,8 @@ class Blocks:
         """
         hessian = self._hessian(self.parameter_part(rows))
         metric = np.asarray(self._parameter_risk.metric, dtype=float)
-        # The roots of the diagonal metric, (n, m). A metric that is a single number
-        # stands for all entries.
+        # The square roots of the diagonal metric, (n, m). A metric that is a single
+        # number stands for all entries.
         metric_root = self.rows(np.sqrt(np.broadcast_to(metric, self._parameter_shape)))
         # With the metric M and the Hessian H this is M^(-1/2) H M^(-1/2).
         hessian = hessian / (metric_root[:, :, None] * metric_root[:, None])
@@ -243,7 +245,8 @@ class Blocks:
     def _hessian(self, rows: Array) -> Array:
         """The Hessian of each block, (n, m, m), column by column.
 
-        The cost is added to the count of evaluations of the update map.
+        The cost of `modes`, with the eigenvectors that `modes` computes from the
+        Hessian, is added to the count of evaluations of the update map.
         """
         self.update_map.evaluations += self.modes_cost
         params = self._reshaped(rows, self._parameter_shape)
@@ -260,18 +263,18 @@ class Blocks:
         return np.stack(columns, axis=1)
 
     def _jacobian(self, rates: Array) -> Array:
-        """Derivatives of a step for modes with these rates, (..., k, k).
+        """Derivatives of the move for modes with these rates, (..., k, k).
 
-        They are derivatives of the move, the change in one step. Moves and states have
-        the coordinates of the rows, which hold the memory times `StateRisk.scale`.
+        Moves and states have the coordinates of the rows, which hold the memory times
+        `StateRisk.scale`.
         """
         jacobian = self.update_map.rule.jacobian(rates, self.update_map.eta)
         # Callers have checked that the rule knows its derivative.
         assert jacobian is not None
         risk = self.update_map.risk
         if isinstance(risk, StateRisk):
-            # With the scales D = diag(1, scale) of parameter and memory the derivative
-            # is D J D^-1.
+            # The rule gives the derivative J for the unscaled memory. With the scales
+            # D = diag(1, scale) of parameter and memory the derivative is D J D^-1.
             scales = np.array([1.0, risk.scale])
             jacobian = jacobian * scales[:, None] / scales
         return np.asarray(jacobian)
@@ -296,8 +299,8 @@ class Modes:
     metric_root : ndarray of shape (n, m)
         The square root of the diagonal metric M.
     jacobian : callable
-        Takes rates, (...), and returns the derivative of a step for the k numbers of a
-        mode with each rate, (..., k, k).
+        Takes rates, (...), and returns the derivative of the move for the k numbers of
+        a mode with each rate, (..., k, k).
     """
 
     def __init__(
@@ -314,8 +317,8 @@ class Modes:
         self.metric_root = metric_root
         self._jacobian = jacobian
 
-    def jacobians(self, rates: Array, places: Array, blocks: Index) -> Array:
-        """Derivatives of a step for each mode at s times of each of b blocks.
+    def jacobians(self, known_rates: Array, places: Array, blocks: Index) -> Array:
+        """Derivatives of the move for each mode at s times of each of b blocks.
 
         The rates are known only at the times ``self.x``. The rate of a mode at rest,
         see RESTING_E_FOLDS, is assumed to be constant. The rates of all other modes are
@@ -323,8 +326,8 @@ class Modes:
 
         Parameters
         ----------
-        rates : ndarray of shape (n, m)
-            The rates of the modes of all blocks.
+        known_rates : ndarray of shape (n, m)
+            The rates of the modes of all blocks at the times ``self.x``.
         places : ndarray of shape (b, s)
             The times ln(1 + t).
         blocks : ndarray of shape (b,)
@@ -335,14 +338,14 @@ class Modes:
         ndarray of shape (b, m, s, k, k)
         """
         # The shapes are (b, m, 1) and (b, 1).
-        known_rates = rates[blocks, :, None]
+        rates = known_rates[blocks, :, None]
         x = self.x[blocks, None]
         # While t grows by a factor e, about e^x = 1 + t steps are taken, in each of
         # which a mode decays by about its rate in e-folds.
-        is_moving = np.abs(known_rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
+        is_moving = np.abs(rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
         # A rate proportional to 1/t falls by the factor e^(x - place).
         decay = np.where(is_moving, np.exp(x - places)[:, None], 1.0)
-        return self._jacobian(known_rates * decay)
+        return self._jacobian(rates * decay)
 
     def newton(self, weights: Array, places: Array, blocks: Index) -> Precondition:
         """Return Newton's method for the equations of n strides.

@@ -49,9 +49,10 @@ class HasColumnGradients(Protocol):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns, or None if the loss is not such a sum.
+        """A function that returns gradients of single columns, or None.
 
-        The function takes n columns of m numbers, (m, n), and their indices among the
+        The result is None if the loss is not a sum of one term for each column. The
+        function takes n columns of m numbers, (m, n), and their indices among the
         columns of the parameters, (n,). It returns the gradients with respect to these
         columns, (m, n). An index may occur several times, each time with other values
         of the same column. With this function ``method="fast"`` skips steps of each

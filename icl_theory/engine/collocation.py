@@ -401,8 +401,9 @@ def collocate(
 
     The solution is found by fixed-point iteration with Anderson's mixing. The residual
     is θ + W h(Y) - Y. A stride is solved when its residual is small enough. A stride is
-    given up if its residual grows or is not finite, or if it would not become small
-    enough in ``max_iterations``. Such a stride has an infinite ``solver_error``.
+    given up if its residual grows by more than DIVERGENCE_FACTOR in one iteration or is
+    not finite, or if it would not become small enough in ``max_iterations``. Such a
+    stride has an infinite ``solver_error``.
 
     Parameters
     ----------
@@ -533,8 +534,8 @@ class _Limits(NamedTuple):
         # one is larger. So only a large growth counts as divergence.
         is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
         if iteration > self.patient_iterations:
-            # `expected` is the residual one iteration later. So this is the residual
-            # after the last allowed iteration.
+            # `expected` is the residual one iteration later. Extrapolated further by
+            # the same rate, it becomes the residual after the last allowed iteration.
             at_the_end = expected * rate ** (self.max_iterations - iteration)
             is_lost |= at_the_end > tolerance
         # Two estimates of the error, of which the smaller one counts: the residual, and

@@ -188,10 +188,11 @@ def detectable(check: Check, freedom: int) -> float:
     # If the samples do not scatter, any error is found, however small it is.
     if check.standard_error == 0.0:
         return 0.0
-    # With an error of this many standard errors, z stays below the limit with the
-    # probability 1 - FOUND. `nctdtrinc` inverts the distribution for its noncentrality.
-    error_in_units = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
-    return error_in_units * check.standard_error / abs(check.population)
+    # The error, in standard errors, with which z stays below the limit with the
+    # probability 1 - FOUND. This error is the noncentrality of the distribution of z,
+    # and `nctdtrinc` inverts the distribution for it.
+    standard_errors = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
+    return standard_errors * check.standard_error / abs(check.population)
 
 
 def mean_check(
@@ -200,7 +201,7 @@ def mean_check(
     """Compare a population value with the mean of independent samples of it.
 
     If the value is a sum in which larger numbers cancel, ``scale`` is the size of these
-    numbers. Their rounding may then cause a difference.
+    numbers, because their rounding may cause a difference.
     """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
@@ -221,9 +222,9 @@ def z_score(
     """Difference between two values, in standard errors.
 
     If the samples do not scatter, the standard error is zero. Therefore the rounding
-    error of the values, ``rounding * abs(scale)``, is added to it; ``scale`` is their
-    size. Then a difference by rounding has a z-score of about 1, and any larger
-    difference has a very large one.
+    error of the values, ``rounding * abs(scale)``, is added to the standard error;
+    ``scale`` is the size of the values. So a difference by rounding has a z-score of
+    about 1 at most, and a difference far above rounding has a very large z-score.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)
@@ -240,8 +241,8 @@ def compare(
     random direction. The trainer's values are means over ``batches`` batches.
 
     If the risk is a reduction to fewer parameters than the trainer has, the two have
-    only their initial parameters in common. Then the loss and the squared norm of the
-    gradient are compared there.
+    only their initial parameters in common. In this case the loss and the squared norm
+    of the gradient are compared at the initial parameters.
     """
     if np.shape(trainer.initial) != np.shape(risk.initial):
         return _compare_reduced(risk, trainer, batches)
@@ -254,8 +255,8 @@ def compare(
         samples = _samples(trainer, params, batches)
         checks.append(mean_check(f"loss at {name}", loss, samples.losses, limit))
         # The seed is fixed, so that the outcome is reproducible.
-        random = np.random.default_rng(0).normal(size=np.shape(params))
-        directions = {"itself": gradient, "a random direction": random}
+        random_direction = np.random.default_rng(0).normal(size=np.shape(params))
+        directions = {"itself": gradient, "a random direction": random_direction}
         for direction_name, direction in directions.items():
             products = samples.gradients * direction
             check = mean_check(

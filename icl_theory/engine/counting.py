@@ -102,8 +102,8 @@ def _bisected(
     """Return the first step at which each loss is at most its target, by bisection.
 
     ``high`` has a step for each loss. The entry of ``is_reached`` tells whether the
-    loss is at most its target at this step. If it is not, the result for this loss is
-    ``high`` itself.
+    loss is at most its target at this step. If the entry is False, the result for this
+    loss is the step in ``high``.
     """
     # The loss is above its target at `low`, or `low` is -1, before the first step.
     low = np.full(len(epsilon), -1, dtype=np.int64)

@@ -431,7 +431,7 @@ def _percent(share: float) -> str:
 
 
 class _Paces(NamedTuple):
-    """The reference at C other paces: with a factor c, its loss at step c t.
+    """The exact curve at C other paces: with a factor c, its loss at step c t.
 
     Attributes
     ----------
@@ -483,7 +483,7 @@ class _Paces(NamedTuple):
         A curve fails the comparison if its mean differs from the run's mean by more
         than the limit in at least one window.
         """
-        # A difference of this many standard errors exceeds the limit with the
+        # A difference of `z_noticed` standard errors exceeds the limit with the
         # probability FOUND: its z-score has a noncentral t distribution.
         freedom = min(self.freedom, MOST_FREEDOM)
         z_noticed = float(nctdtrinc(freedom, 1.0 - FOUND, self.limit))

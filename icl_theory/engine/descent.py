@@ -58,8 +58,8 @@ VISIBLE = 1e-13
 # parameters this many steps take about 0.3 s, and a run that ends within them has no
 # error of skipping. A larger number would delay all longer runs.
 AUTO_STEPS = 4096
-# A callback is called at least once in this many steps, so that a display also moves
-# between two saved steps that are far apart.
+# If every step is taken, a callback is called at least once in this many steps, so that
+# a display also moves between two saved steps that are far apart.
 CALLBACK_STEPS = 4096
 # The tolerance of a flow. It is a thousandth of the usual tolerance, and yet a flow
 # takes fewer gradients than a run that skips steps, because the flow is smooth.
@@ -124,9 +124,10 @@ def descend(
         "fast" skips most steps and evaluates at most 200 000 gradients. "auto" uses
         the closed form if there is one; otherwise it takes 4096 steps one by one and
         then goes on like "fast", or takes every step if the risk draws data or the
-        rule's steps cannot be skipped. "flow" integrates :math:`\theta' = -\eta
-        M^{-1}\nabla\mathcal L`, the limit of small steps, and not the iteration. Its
-        tolerance is 1e-10, relative to :math:`d\theta/d\ln(1 + t)` if that is small.
+        rule's steps cannot be skipped. "flow" does not follow the iteration but its
+        limit of small steps, :math:`\theta' = -\eta M^{-1}\nabla\mathcal L`. The
+        tolerance of a flow is 1e-10, relative to :math:`d\theta/d\ln(1 + t)` if this
+        derivative is small.
     tolerance : float
         Absolute tolerance on the scores if steps are skipped. ``states_error`` of the
         run is an estimated upper bound of the error of the scores. If it exceeds the
@@ -143,8 +144,8 @@ def descend(
         If the rule may take larger steps later, the run is not stopped because its loss
         has settled. True by default, unless ``steps`` is given.
     callback : callable, optional
-        Called with (step, loss) at the saved steps and at every 4096th step, for
-        progress displays.
+        Called with (step, loss) at the saved steps and at each multiple of 4096 steps
+        that is not skipped, for progress displays.
     progress : bool, optional
         Whether to show step, loss and speed once a run has lasted a second. By default
         they are shown unless there is a ``callback``.
@@ -379,8 +380,8 @@ def _closed_run(
 ) -> Trajectory:
     """Return a run in closed form, whose curves are computed at their first use.
 
-    ``hit`` is the first step at the target, or at the floor if the target is below it;
-    None if there is no such step. ``error`` is the estimated error of this step.
+    ``hit`` is the first step at the target, or at the floor if the target is below the
+    floor; None if there is no such step. ``error`` is the estimated error of this step.
     """
     if hit is None:
         end = goal.last
@@ -590,9 +591,8 @@ def attach(
 def _saved_states(run: Trajectory) -> dict[int, TrainingState]:
     """Return the saved states of a run, by step.
 
-    The run can continue from each of them. If the run has no memory, it is taken to be
-    empty. If the run has no carry (the rounding error of the parameters), it is taken
-    to be zero.
+    The run can continue from each of them. A memory that the run lacks is taken to be
+    empty, and a carry (the rounding error of the parameters) that it lacks to be zero.
     """
     states = {}
     for i, step in enumerate(run.t.tolist()):

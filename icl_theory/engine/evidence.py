@@ -186,8 +186,9 @@ class Evidence:
             # `z_score` divides by the standard errors plus a rounding error.
             z = _clipped(z_score(difference, self.errors, expected, self.rounding))
             return Residual(z, square=float(np.sum(z**2)), log_det_ratio=0.0)
-        # As in `z_score`: if there are no standard errors, differences by rounding have
-        # z-scores of about 1. The tiny number avoids a division by zero.
+        # A rounding error is added to the standard errors, as in `z_score`. So even if
+        # these are zero, differences by rounding have z-scores of about 1. The tiny
+        # number avoids a division by zero.
         rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
         sigma = self.errors + rounding
         variance = np.sum(modes**2, axis=0)
@@ -242,10 +243,10 @@ class Evidence:
         score += candidate.prior
         return Verdict(score, misfit=residual.square / window_count, fits=fits)
 
-    def misfit(self, losses: Array) -> float:
+    def score_of_losses(self, losses: Array) -> float:
         """Score of the losses, (T,), of a training that is not random.
 
-        It is χ², the sum of squares of the differences in standard errors.
+        The score is then χ², the sum of squares of the differences in standard errors.
         """
         return self.score(self.windows.means(losses))
 

@@ -69,7 +69,7 @@ DRAWS_OF_FIT = 3
 # order would matter, and with more prompts a training would take longer.
 SET_SIZE = 256
 # The largest number of positions for which the mean over positions is tried. A gradient
-# takes as long as this many gradients of the run.
+# of the mean over N positions takes as long as N gradients of the run.
 MOST_POSITIONS = 64
 # The largest number of parameters for which random starts are tried.
 LARGEST_START = 10_000
@@ -276,11 +276,12 @@ def _best_interpolated(
     log_grid: Array,
     modes_at: Callable[[float], Array] | None = None,
 ) -> _Estimate:
-    """Return the number at which interpolated losses agree best with a curve.
+    """Estimate the number at which a training agrees best with a curve.
 
-    ``log_grid`` has the logarithms of the numbers at which losses are computed. If
-    fewer than two of these numbers have losses, nothing can be interpolated, and the
-    score is infinite.
+    Return the logarithm of this number, and the score of the losses there, which are
+    interpolated. ``log_grid`` has the logarithms of the numbers at which losses are
+    computed. If fewer than two of these numbers have losses, nothing can be
+    interpolated, and the score is infinite.
     """
     from scipy.interpolate import PchipInterpolator
 
@@ -397,11 +398,11 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if not 0.0 < factor < math.inf:
         return
     reason = ""
-    # The run is compared with the curve divided by the factor, which `scaled` returns.
-    misfit_of_fit = evidence.scaled(1.0 / factor).misfit(trainings.exact)
+    # `scaled` divides the curve by the factor, and the run is compared with the result.
+    score_of_fit = evidence.scaled(1.0 / factor).score_of_losses(trainings.exact)
     for common_factor, words in REASONS.items():
-        misfit = evidence.scaled(1.0 / common_factor).misfit(trainings.exact)
-        if misfit < misfit_of_fit + REASON:
+        unscaled = evidence.scaled(1.0 / common_factor)
+        if unscaled.score_of_losses(trainings.exact) < score_of_fit + REASON:
             factor = common_factor
             reason = f", {words}"
     yield Candidate(
@@ -423,7 +424,7 @@ def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
     means are 0.
     """
     weights = evidence.weights()
-    # `shift` is what the noise of batches adds to the mean losses of any training.
+    # `shift` is the amount that the noise of batches adds to all mean losses.
     expected = evidence.windows.means(trainings.exact) + evidence.shift
     sum_of_squares = float(np.sum(weights * expected**2))
     if sum_of_squares == 0.0:
@@ -437,7 +438,7 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
     One token more and one less are tried first. If the curve agrees with neither, the
     length that agrees best is fitted.
     """
-    # None if the prompts of the run have no length, or an infinite one.
+    # N is None if the prompts of the run have no length, or an infinite one.
     N = trainings.integer_parameter("N")
     if N is None:
         return
@@ -507,7 +508,7 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield trainings by another rule at the same learning rate.
 
     For a run with momentum this is plain descent. For plain descent these are momentum
-    and Adam. For a run by any other rule there is none.
+    and Adam. For a run by any other rule there is no such training.
     """
     rule_of_run = trainings.rule
     if isinstance(rule_of_run, HeavyBall):
@@ -560,7 +561,7 @@ def _by_rule(
 
 
 def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Yield a training whose parameters at step 0 are a multiple of those of the run.
+    """Yield a training whose parameters at step 0 are a multiple of the run's.
 
     If the run starts from zeros, the training starts from random parameters.
     """
@@ -604,8 +605,9 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     Their standard deviation is fitted with a few draws. More draws then show how such
     trainings scatter.
     """
-    # The risk as a function of all parameters: parameters that are equal at zero, and
-    # so are reduced to one, differ at a random start.
+    # The risk as a function of all parameters. The risk of the run may have a single
+    # parameter in the place of several that stay equal if they start from zeros. From a
+    # random start they differ.
     entries = trainings.entries()
     if entries is None or np.size(entries.initial) > LARGEST_START:
         return
@@ -681,7 +683,7 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()
-    # `shift` is what the noise of batches adds to the mean losses of any training.
+    # `shift` is the amount that the noise of batches adds to all mean losses.
     expected = evidence.windows.means(trainings.exact) + evidence.shift
     difference = evidence.means - expected
     # The weighted mean of the difference is the best constant, by least squares. Noise
@@ -693,9 +695,9 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     label_noise = getattr(family, "noise", 0.0)
     if isinstance(label_noise, int | float) and label_noise > 0.0:
         constant_of_labels = 0.5 * label_noise**2
-        misfit_of_labels = evidence.misfit(trainings.exact + constant_of_labels)
-        misfit_of_fit = evidence.misfit(trainings.exact + constant)
-        if misfit_of_labels < misfit_of_fit + REASON:
+        score_of_labels = evidence.score_of_losses(trainings.exact + constant_of_labels)
+        score_of_fit = evidence.score_of_losses(trainings.exact + constant)
+        if score_of_labels < score_of_fit + REASON:
             constant = constant_of_labels
             fitted = 0
     noise = math.sqrt(2.0 * constant)
@@ -856,7 +858,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
 
 
 def _rounded(size: float) -> int:
-    """Return a number rounded to two significant digits, or if below 100 to an integer.
+    """Return a number rounded to two significant digits; below 100, to an integer.
 
     The number is a count of prompts, and so not far below 1.
     """

@@ -107,8 +107,8 @@ class FixedSetRisk(Risk):
         if isinstance(self.prompts, tuple):
             prompts = check_prompts(self.trainer, self.prompts)
             _check_indices(prompts)
-            # A trainer, or the one inside changes of coordinates, may have a method
-            # that checks more, such as the length of the prompts.
+            # The trainer, or the inner trainer if there are changes of coordinates, may
+            # have a method that checks more, such as the length of the prompts.
             check_given: Any = getattr(core_risk(self.trainer), "check_given", None)
             if check_given is not None:
                 check_given(prompts)
@@ -125,8 +125,8 @@ class FixedSetRisk(Risk):
     def whole(self) -> Risk:
         """The mean loss of all prompts, as a risk without observations.
 
-        It is built at the first use and kept. If the loss has a quicker form, see
-        ``_condensed``, this form is computed then, which may take long.
+        It is built at the first use and kept. Building it may take long if the loss has
+        a quicker form, see ``_condensed``.
         """
         condensed = _condensed(self.trainer, self.prompts)
         if condensed is None:
@@ -189,9 +189,9 @@ class FixedSetRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Observations of the population risk, and ``population_loss``.
 
-        If the population risk observes its ``excess``, this is renamed to
-        ``population_excess``, and ``excess`` is the loss of the set above its floor.
-        With batches, ``set_loss`` is the mean loss of the whole set.
+        If the population risk observes its ``excess``, this observation is renamed to
+        ``population_excess``, and ``excess`` becomes the loss of the set above its
+        floor. With batches, ``set_loss`` is the mean loss of the whole set.
         """
         observed: dict[str, Array] = {}
         if self.population is not None:
@@ -320,7 +320,7 @@ def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
     if isinstance(trainer, SampledPullback):
         inner = _condensed(trainer.risk, prompts)
         # A subclass of `Pullback` may add a constant to the loss, its `offset`. The
-        # plain pullback that is made here would lack it.
+        # plain `Pullback` below would lack this constant.
         if inner is None or trainer.pullback.offset():
             return None
         return Pullback(inner, trainer.map)
@@ -336,8 +336,8 @@ def _check_indices(prompts: Any) -> None:
     # The names of the fields of a NamedTuple, or the positions in a plain tuple.
     names = getattr(prompts, "_fields", range(len(prompts)))
     for name, array in zip(names, prompts, strict=True):
-        # The kinds of dtypes are signed integers (i) and unsigned ones (u). For an
-        # empty array np.min() returns `initial`.
+        # The kinds "i" and "u" of dtypes are signed and unsigned integers. For an empty
+        # array np.min() returns `initial`.
         is_integer = array is not None and np.asarray(array).dtype.kind in "iu"
         if is_integer and np.min(array, initial=0) < 0:
             raise argument_error(f"{name} of the prompts", array, "integers >= 0")

@@ -21,9 +21,9 @@ class LastResult(Generic[Result]):
         self._last: tuple[bytes, Result] | None = None
 
     def of(self, function: Callable[[Array], Result], array: Array) -> Result:
-        """Return the value at an array. It is computed unless it is the last result."""
+        """Return the value at an array; compute it unless the last array was equal."""
         key = array.tobytes()
-        # Read once, because another thread may replace it.
+        # The attribute is read once, because another thread may replace it.
         last = self._last
         if last is not None and last[0] == key:
             return last[1]

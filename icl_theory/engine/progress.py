@@ -191,7 +191,7 @@ class Display:
         from rich.live import Live
 
         # Rich prints text for the terminal above the display. Text for a file must not
-        # be redirected to rich, or it would never get there.
+        # be redirected to rich, or it would never reach the file.
         live = Live(
             # Rich calls this method from a thread of its own, several times a second.
             get_renderable=self._table,

@@ -176,8 +176,8 @@ class Linear(WithStart, Map):
     start: Array
 
     def __post_init__(self) -> None:
-        # `real_array` refuses an array with another number of axes than it is given.
-        # Any number from 1 on is allowed here, so the array's own number is passed.
+        # `real_array` takes the number of axes that an array must have. Here any number
+        # from 1 on is allowed, so the array's own number of axes is passed.
         start_ndim = np.asarray(self.start, dtype=object).ndim
         start = real_array("start", self.start, max(start_ndim, 1))
         matrix_ndim = np.asarray(self.matrix, dtype=object).ndim
@@ -754,9 +754,9 @@ def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Emb
             shape,
             "one whose parameters are a square matrix, unless queries are given",
         )
-    features, columns = shape
-    _check_row_count("vectors", embedding.vectors, features)
-    _check_row_count("queries", embedding.query_vectors, columns)
+    feature_count, query_count = shape
+    _check_row_count("vectors", embedding.vectors, feature_count)
+    _check_row_count("queries", embedding.query_vectors, query_count)
     return embedding
 
 

@@ -194,8 +194,8 @@ class Risk(Protocol):
         length = float(np.abs(direction).max(initial=0.0))
         if length == 0.0:
             return np.zeros_like(direction)
-        # The parameters change by DIFFERENCE_STEP times their size, or times 1 if they
-        # are smaller.
+        # The parameters change by DIFFERENCE_STEP times their size, or by
+        # DIFFERENCE_STEP itself if their size is below 1.
         scale = max(1.0, float(np.abs(params).max(initial=0.0)))
         h = DIFFERENCE_STEP * scale / length
         _loss, gradient_ahead = self.evaluate(params + h * direction)

@@ -229,7 +229,8 @@ def _newton_minimum(
         step = _newton_step(
             risk, params, gradient, flat=FLAT * sharpness, rounding=rounding
         )
-        # In some direction the loss is flat or concave, so there is no minimum nearby.
+        # There is no step if the loss is flat or concave in some direction, and then no
+        # minimum is nearby.
         if step is None:
             return None
         params = params - step

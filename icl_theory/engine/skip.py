@@ -73,8 +73,9 @@ SMALLEST_MOVE_CHANGE = 1e-9
 # largest parameter, the distance is too large to estimate the error of the scores to
 # first order.
 LARGEST_RELATIVE_DISTANCE = 0.05
-# The error of a score is then taken to be at least this many times the largest score so
-# far. Any factor well above 1 says that nothing is known about the score.
+# If the distance is too large in this sense, the error of a score is taken to be at
+# least this many times the largest score so far. Any factor well above 1 says that
+# nothing is known about the score.
 LOST_SCORE_FACTOR = 4.0
 # The rounding error of the parameters of a point, relative to their size: a few times
 # the spacing of float64 numbers.
@@ -116,7 +117,7 @@ class Attempts:
     Parameters
     ----------
     first_allowed : int
-        The run does not try before this step. The caller sets it.
+        The run does not try before this step, which may differ from run to run.
     earliest : int
         Another step before which the run does not try, the same for all runs.
     smooth : float
@@ -157,8 +158,8 @@ class Attempts:
 
     def is_due(self, step: int) -> bool:
         """Whether the run should try to skip at a step."""
-        # If the move changes by the part c in one step, it changes by a factor of about
-        # e^(c n) in n steps.
+        # If the relative change of the move in one step is c, the move changes by a
+        # factor of about e^(c n) in n steps.
         return step >= self._next_try and self._smooth * self._move_change <= 1.0
 
     def first_length(self, step: int) -> float:
@@ -168,12 +169,12 @@ class Attempts:
         its present pace, but at most LONGEST_FIRST_STRIDE, and at least
         FEWEST_FIRST_STEPS steps.
         """
-        # While x grows by 1, about step + 1 steps are taken. So this is the relative
-        # change of the move in this time.
+        # While x grows by 1, about step + 1 steps are taken. So the relative change of
+        # the move in this time is step + 1 times its change in one step.
         change_in_unit_x = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
         # The next p (step + 1) steps have the length ln(1 + p) in x, and the move
-        # changes in them by p times `change_in_unit_x`. So this is the length for the p
-        # at which the move changes by FIRST_SHARE_OF_CHANGE.
+        # changes in them by p times `change_in_unit_x`. So `length_by_change` is the
+        # length for the p at which the move changes by FIRST_SHARE_OF_CHANGE.
         length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_unit_x)
         shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
@@ -426,7 +427,7 @@ class Skipper(Iterates):
         is_too_fast = False
         while remaining.size and not is_too_fast:
             x = math.log1p(remaining[0])
-            # At least one block has not reached the next scheduled step yet.
+            # Take strides if a block has not reached the next scheduled step yet.
             if strides.x.min() < x - SLACK:
                 # Strides before the last point are not needed any more.
                 strides.forget(last)
@@ -618,9 +619,9 @@ class Skipper(Iterates):
     def _locate(self, epsilon: float, upper: Point) -> Point:
         """The first point with loss <= epsilon, between the last two points of the run.
 
-        ``upper`` is the last point, and its loss is at most epsilon. Bisection on the
-        recorded strides finds the step up to their error. Strides that end at this step
-        are more accurate, and then correct the step.
+        ``upper`` is the last point, and its loss is at most epsilon. Bisection finds
+        the step as accurately as the recorded strides give the loss. Strides that end
+        at this step are more accurate, and then correct the step.
         """
         strides = self._strides
         # `_previous` is the point before the last one. If there is none, -1 stands for
@@ -680,7 +681,8 @@ class Skipper(Iterates):
             # float64, is not positive either, so the test is negated.
             if not decrease > 0.0:
                 break
-            # Negative if the loss was already below epsilon at the step before.
+            # `steps_to_go` is negative if the loss was already below epsilon at the
+            # step t - 1.
             steps_to_go = math.ceil((after.loss - epsilon) / decrease)
             t = min(max(t + steps_to_go, first), last)
         return hit
@@ -710,12 +712,12 @@ class Skipper(Iterates):
             # The number of steps in which the loss falls by its error. The comparison
             # avoids a division by zero and a quotient above LARGEST_COUNT_ERROR.
             slope = oscillation_free_slope(self._map, point)
-            steps = LARGEST_COUNT_ERROR
+            error_at_t = LARGEST_COUNT_ERROR
             if slope > loss_error / LARGEST_COUNT_ERROR:
-                steps = loss_error / slope
-            error_in_steps = max(error_in_steps, steps)
+                error_at_t = loss_error / slope
+            error_in_steps = max(error_in_steps, error_at_t)
             is_clear = is_clear and abs(point.loss - epsilon) > loss_error
-        # Infinite if the shadow has not reached epsilon.
+        # The difference is infinite if the shadow has not reached epsilon.
         count_difference = abs(self._shadow_count(strides, epsilon) - hit)
         if is_clear and error_in_steps < 1.0 and count_difference <= 1.0:
             return error_in_steps

@@ -267,25 +267,25 @@ class Recorder:
         is_cycle = decrease < STALL_PROMISE * predicted
         return has_slope_fallen or is_cycle
 
-    def has_settled(self, largest_move: float, last_move: float) -> bool:
+    def has_settled(self, largest_move: float, next_move: float) -> bool:
         """Whether the scores have come to rest.
 
         There are three conditions. First, since half of the present step number the
         scores have moved by at most ``largest_move``. Second, this move is not much
         larger than their move from a quarter to half of the step number: at a slow
         beginning of learning they move twice as far with every doubling. Third, they
-        moved by at most ``largest_move`` in the last step: scores that oscillate may
+        move by at most ``largest_move`` in the next step: scores that oscillate may
         return to their place within a doubling, but they move in each step.
 
         Parameters
         ----------
         largest_move : float
             The largest change of a score at rest.
-        last_move : float
-            The change of the scores in the last step.
+        next_move : float
+            The largest change of a score in the next step.
         """
         last = self.saved[-1]
-        if last.step < SETTLED_AFTER or last_move > largest_move:
+        if last.step < SETTLED_AFTER or next_move > largest_move:
             return False
         at_half = self._saved_by(last.step // 2)
         at_quarter = self._saved_by(last.step // 4)
@@ -337,7 +337,7 @@ class StopRules:
         # -inf, which no run reaches, switches a rule off.
         self._floor = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
         # Without a target, epsilon is 0. The loss of a sampled batch may be zero by
-        # chance, which must not end the run then.
+        # chance, which must not end a run that has no target.
         has_target = goal.epsilon > 0 or not risk.stochastic
         self._target = goal.epsilon if has_target else -math.inf
         self._last = goal.last

@@ -19,8 +19,8 @@ solver error
     that the iteration leaves.
 shadow
     A less accurate second run, which takes the same strides with one node less. The
-    distance between run and shadow is the largest difference of two entries. This
-    distance estimates the error of the run.
+    distance between run and shadow is the largest absolute difference between their
+    entries. This distance estimates the error of the run.
 mode
     An eigenvector of the Hessian of a block. Its rate is the learning rate times the
     eigenvalue. The modes are computed only after some strides, and not for large
@@ -68,9 +68,9 @@ SHADOW_NODES = NODES - 1
 # [-1, 1] of the polynomials, so its length in x stands for 2.
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
 # The solver error of the shadow may be this many times the solver error of the run. By
-# default it may be 3 % of the allowed error of a stride, and the solver error of the
-# run 0.1 %. The shadow is less accurate anyway, so a smaller factor would only cost
-# iterations.
+# default the solver error of the run may be 0.1 % of the allowed error of a stride, so
+# the solver error of the shadow may be 3 % of it. The shadow is less accurate anyway,
+# so a smaller factor would only cost iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
 # proved (docs/theory/descent.md, "Skipping ahead"). Larger margins make the estimate
@@ -312,8 +312,8 @@ class RunErrors:
         # the shadow in this stride. It may be small by chance. So if the distance
         # inside the stride exceeds the distances at both ends by more than this
         # coefficient, the excess is used instead.
-        distance_inside = distance - np.maximum(distance_before, distance_after)
-        shadow_error = np.maximum(run.last_coefficient, distance_inside)
+        excess_inside = distance - np.maximum(distance_before, distance_after)
+        shadow_error = np.maximum(run.last_coefficient, excess_inside)
         # The new error of the run has two parts: the error of the shadow, multiplied by
         # the estimated ratio of the run's error to the shadow's, and the solver error.
         stride_error = STRIDE_ERROR_FACTOR * (
@@ -367,9 +367,9 @@ def _margins(
     # The error of steps that are taken singly after the stride is estimated as this
     # margin times the distance of run and shadow. Such steps enlarge the error at the
     # end of the stride, and not the largest error inside, so the margin must cover the
-    # error at the end, too. The margin at the end is cut to MARGIN, as before the first
-    # stride: if the distance there is small by chance, the quotient is large and says
-    # nothing about later steps.
+    # error at the end, too. The margin at the end is cut to MARGIN, which is also the
+    # margin before the first stride: if the distance at the end is small by chance, the
+    # quotient is large and says nothing about later steps.
     margin_at_end = error_after / np.maximum(distance_after, TINY)
     margin_inside = error / np.maximum(distance, TINY)
     return np.maximum(margin_inside, np.minimum(MARGIN, margin_at_end))
@@ -553,9 +553,9 @@ class StrideLengths:
         is_accepted : ndarray of shape (k,)
             Whether the stride was accepted.
         """
-        # The error is proportional to length^(NODES + 1), so this factor would make it
-        # equal to the allowed error, apart from the aim. An error of 0 gives an
-        # infinite factor, which is limited below.
+        # The error is proportional to length^(NODES + 1). So with the aim 1, a stride
+        # that is `growth` times as long would have exactly the allowed error. An error
+        # of 0 gives an infinite factor, which is limited below.
         with np.errstate(divide="ignore"):
             growth = self._aim * error_ratio ** (-1.0 / (NODES + 1))
         is_hard = iterations > HARD_ITERATIONS
@@ -838,7 +838,7 @@ class Strides:
             is_in_debt = debt > LARGEST_DEBT
         else:
             is_in_debt = np.full(len(debt), debt.mean() > LARGEST_DEBT)
-        # To first order a length in x is that many times e^x = 1 + t steps.
+        # As dt/dx = e^x, a stride of length h in x skips h e^x steps to first order.
         next_steps = self._lengths.next * np.exp(self.x)
         self._abandon(is_in_debt | (next_steps < FEWEST_SKIPPED_STEPS))
 
@@ -987,7 +987,7 @@ class Strides:
         if not self._flow:
             # The steps of a flow are infinitely small, so it does not oscillate.
             self._abandon_oscillating(blocks, change_norm, nudge_norm)
-        # The direction of a smaller change would be lost in rounding.
+        # The direction of a change below SMALLEST_CHANGE would be lost in rounding.
         is_visible = change_norm > SMALLEST_CHANGE
         unit = change[is_visible] / change_norm[is_visible, None]
         self._direction[blocks[is_visible]] = unit
@@ -1034,8 +1034,8 @@ class Strides:
         first_limit = np.maximum(tolerance_on_params, relative)
         # The limit is multiplied by the share below. The product must not be less than
         # the smallest error, which is therefore divided by the share here.
-        least = SMALLEST_STRIDE_ERROR / self._share * size
-        second_limit = np.maximum(self._tolerance * pace, least)
+        smallest_limit = SMALLEST_STRIDE_ERROR / self._share * size
+        second_limit = np.maximum(self._tolerance * pace, smallest_limit)
         limit = np.minimum(first_limit, second_limit)
         # A stride that ends at NaN or infinity has no allowed error, and is refused.
         limit = np.where(np.isfinite(limit), limit, 0.0)
@@ -1112,7 +1112,8 @@ class Strides:
         """
         if self.shadow_end is None:
             self.errors.add_unwatched(problem.blocks, run)
-            # A record must have coefficients for a shadow, which are not used here.
+            # A record must have coefficients of a shadow. If there is no shadow, the
+            # states that are computed from these coefficients are not used.
             self._advance(problem, run, run.coefficients[:, :NODES], errors=None)
             return np.ones(len(problem.blocks), dtype=bool)
         shadow_start = self.shadow_end[problem.blocks]
@@ -1285,6 +1286,8 @@ class Strides:
         states at the start. ``x`` and ``blocks`` are the arguments of `at`. ``run`` and
         ``shadow``, (..., k, m), are filled in place.
         """
+        # Before the first stride `self.x`, `run_end` and `shadow_end` still hold the
+        # time and the states at the start.
         is_start = np.abs(x - self.x[blocks]) <= SLACK
         run[is_start] = np.broadcast_to(self.run_end[blocks], run.shape)[is_start]
         if self.shadow_end is not None:
@@ -1332,9 +1335,9 @@ class Strides:
         """Solve shorter strides that end at x, and write their ends into ``states``.
 
         The strides begin at the beginnings of the recorded strides in ``mask``, and
-        have ``stages`` nodes. ``coefficients`` are those of the recorded strides, and
-        give the start and the guess. If the equations of a block are not solved, its
-        state stays as it is.
+        have ``stages`` nodes. ``coefficients`` are the Legendre coefficients of all
+        strides of the record, and give the start and the guess. If the equations of a
+        block are not solved, its state stays as it is.
         """
         recorded = coefficients[mask]
         begin = record.begin[mask]

@@ -230,7 +230,7 @@ class Trainings:
 
     def _interpolated(self, at_knots: Array) -> Array:
         """Return losses at all steps, (T,), from the losses at the knots."""
-        # All steps are knots.
+        # If all steps are knots, there is nothing to interpolate.
         if len(self.knots) == len(self.exact):
             return at_knots
         from scipy.interpolate import PchipInterpolator

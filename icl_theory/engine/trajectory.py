@@ -382,7 +382,7 @@ class Trajectory(Plottable):
 
         The condition is tested at the saved steps until it holds at one of them. The
         first step is found by bisection between this saved step and the one before. The
-        result is right if the condition holds at all steps after the first one.
+        result is right if the condition, once it holds, holds at all later steps.
 
         Parameters
         ----------

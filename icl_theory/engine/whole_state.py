@@ -161,7 +161,7 @@ class WholeStateMap(UpdateMap):
         memory_scale = number(
             f"memory_scale of the rule {rule.name!r}", rule.memory_scale(eta)
         )
-        # Multiplication by a power of two rounds nothing.
+        # The scale is a power of two, because multiplication by it rounds nothing.
         scale = 2.0 ** round(math.log2(memory_scale))
         state_risk = StateRisk(update_map.risk, start.memory, scale)
         super().__init__(state_risk, eta, rule)
@@ -209,7 +209,7 @@ class WholeStateMap(UpdateMap):
     def update(self, point: Point) -> Update:
         """Return the change of the whole state in the step from a point.
 
-        The memory is part of the state, so the second entry is empty.
+        The memory is part of the state, so the memory that is returned is empty.
         """
         return self.change(point.params, point.gradient), NO_MEMORY
 

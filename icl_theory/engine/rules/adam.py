@@ -107,15 +107,17 @@ class Adam(Rule):
 
         ``gradient`` already contains the decay, if there is one.
         """
-        last_mean, last_square = memory
+        last_mean, last_mean_square = memory
         mean = self.beta1 * last_mean + (1.0 - self.beta1) * gradient
         square = np.square(gradient)
-        mean_square = self.beta2 * last_square + (1.0 - self.beta2) * square
+        mean_square = self.beta2 * last_mean_square + (1.0 - self.beta2) * square
         # The running means start at zero, so they are too small by the factors
         # 1 - β^(t + 1), which approach 1.
         unbiased_mean = mean / (1.0 - self.beta1 ** (t + 1))
-        unbiased_square = mean_square / (1.0 - self.beta2 ** (t + 1))
-        change = -eta * unbiased_mean / (np.sqrt(unbiased_square) + self.stabiliser)
+        unbiased_mean_square = mean_square / (1.0 - self.beta2 ** (t + 1))
+        change = (
+            -eta * unbiased_mean / (np.sqrt(unbiased_mean_square) + self.stabiliser)
+        )
         # In training the metric is always 1, because `refuse_reduced` refuses all other
         # metrics. The division makes direct calls consistent with the other rules.
         return np.asarray(change / risk.metric), np.stack([mean, mean_square])

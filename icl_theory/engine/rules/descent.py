@@ -52,7 +52,7 @@ class GradientDescent(Rule):
 class Normalised(Rule):
     r"""Steps of length η, :math:`\Delta = -\eta M^{-1}g/\sqrt{g^\top M^{-1}g}`.
 
-    Here Δ is the step, g the gradient and M = `Risk.metric`.
+    Here Δ is the step, η the learning rate, g the gradient and M = `Risk.metric`.
     """
 
     name = "ngd"
@@ -76,7 +76,7 @@ class Normalised(Rule):
 class NormalisedBlocks(Rule):
     """Steps of length η in each block of the parameters (`Risk.blocks`).
 
-    In each block it is the step of `Normalised` on this block alone.
+    The step in a block is the step that `Normalised` takes on this block alone.
     """
 
     name = "ngd-blocks"

@@ -74,9 +74,9 @@ class Constant(Schedule):
 class Cosine(Schedule):
     r"""The factor :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`, half a cosine.
 
-    It falls from 1 at step 0 to f at step T, and stays there. Up to step T it is
-    ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)``; after it the
-    schedule of PyTorch rises again.
+    The factor falls from 1 at step 0 to f at step T, and stays f. Up to step T this is
+    ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)``; after step T
+    the schedule of PyTorch rises again.
 
     Parameters
     ----------

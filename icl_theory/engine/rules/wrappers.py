@@ -112,7 +112,7 @@ class Decayed(Wrapper):
         return self.rule.memory_scale(eta)
 
     def jacobian(self, rates: Array, eta: float) -> Array | None:
-        """The Jacobian of the wrapped rule, plus the decay of the parameter.
+        """The Jacobian of the wrapped rule, plus the derivative of the decay.
 
         The decay -ηλθ has the derivative -ηλ with respect to the parameter θ, which is
         the first of the numbers that a step changes. The result is None if the wrapped
@@ -134,7 +134,7 @@ class Clipped(Wrapper):
     The norm of a clipped gradient is at most c. The formula, with the number that
     avoids a division by zero, is the one in ``torch.nn.utils.clip_grad_norm_``. The
     norm is :math:`|g| = \sqrt{g^\top M^{-1}g}` with M = `Risk.metric`. If the
-    parameters θ are a reduction of more parameters S, it equals the norm of the
+    parameters θ are a reduction of more parameters S, this norm equals the norm of the
     gradient with respect to S.
 
     Parameters
@@ -211,8 +211,8 @@ class Projected(Wrapper):
     After each step the parameters θ are replaced by the nearest point
     :math:`\theta\,r/|\theta|`, unless they are inside the ball. Zero has no nearest
     point on a sphere, and stays zero. The norm is :math:`|\theta| = \sqrt{\theta^\top
-    M\theta}` with M = `Risk.metric`. If θ is a reduction of more parameters S, it
-    equals the norm of S.
+    M\theta}` with M = `Risk.metric`. If θ is a reduction of more parameters S, this
+    norm equals the norm of S.
 
     Parameters
     ----------
