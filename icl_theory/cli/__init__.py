@@ -1,4 +1,4 @@
-"""The command line: everything the package prints, it prints here.
+"""The command line: its commands print everything that the package prints.
 
 A command is made when it is needed. A Python function becomes a command of typer, and
 its parameters become the options. The commands of a family are made from the parameters
@@ -33,8 +33,8 @@ from icl_theory.families.registry import COMMANDS, broken, default, families_kno
 # The commands that every family has. Without the name of a family before them, they
 # work on the default family, regression.
 OF_FAMILIES = ("simulate", "sweep")
-# The modules of those commands that are not in the module of their own name in this
-# folder.
+# A command is in the module of its own name in this folder, except for the following
+# commands.
 MODULES = {
     "table": "icl_theory.cli.sweep",
     "report": "icl_theory.cli.pages",
@@ -105,7 +105,8 @@ def _aborting() -> Iterator[None]:
 def _command(name: str) -> Any:
     """Make one of `COMMANDS`, or the group of commands of a family.
 
-    An unknown name is a KeyError, as it must be for a mapping.
+    An unknown name raises a KeyError, as a mapping must: `_Commands` makes its items by
+    this function.
     """
     if name in OF_FAMILIES:
         return _of_family(name, default())
@@ -200,7 +201,7 @@ app = typer.Typer(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
 
-    Wrong input is one line on standard error and exit status 2.
+    Wrong input gives one line on standard error and the exit status 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):

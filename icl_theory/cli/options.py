@@ -64,7 +64,7 @@ def with_options(
             parameters.append(option)
 
     # Typer calls this with a value for each option, which is None if it is not given.
-    # The mark lets Ctrl-C end a run early and return a part of it.
+    # The mark `returns_runs` lets Ctrl-C end a run early and return a part of it.
     @returns_runs
     def command(**options: Any) -> int:
         for group, names in groups.items():
@@ -153,15 +153,15 @@ def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
 def _processed(
     option: Any, convert: Callable[..., Any], is_text: bool, context: Any, value: Any
 ) -> Any:
-    """Return the value of an option, converted only if it needs that.
+    """Return the value of an option, converted only if it needs a conversion.
 
     ``convert`` is the method of typer that converts a value and calls the callback of
     the option. It also refuses a required option that is not given. ``context`` and
     ``value`` are the arguments of this method; an option that is not given has the
     value None.
     """
-    needs_no_conversion = is_text or value is None
-    if option.required or not needs_no_conversion:
+    needs_conversion = value is not None and not is_text
+    if option.required or needs_conversion:
         return convert(context, value)
     if option.callback is None:
         return value

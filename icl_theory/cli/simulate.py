@@ -204,7 +204,7 @@ def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
     """Print a warning for each run whose target is not above the lowest loss.
 
     A run stops at `Stop.FLOOR` if its loss has come to the floor, the lowest loss, and
-    the target is below the floor. This happens only if the target is given as
+    the target is not above the floor. This happens only if the target is given as
     ``epsilon``.
     """
     for _, problem, run in simulations:

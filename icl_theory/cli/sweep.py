@@ -322,7 +322,8 @@ def _show(
         print_json(dataset.to_dict())
     elif done_count:
         outputs.show(dataset, over, done_count)
-    # A table is written even if points failed, so the exit status has to show it.
+    # A table is written even if points failed, so the exit status has to show that
+    # some points failed.
     failures = count(dataset, FAILED)
     if not failures:
         return 0
@@ -489,7 +490,8 @@ def _fitted(
     for name, column in cells.items():
         widths[name] = max(len(text) for text in (name, *column)) + COLUMN_GAP
     free_width = width - sum(widths[name] for name in axes)
-    # Columns without a value are left out. Two quantities may have the same symbol.
+    # Columns without a value are left out. Two quantities may have the same symbol,
+    # which `dict.fromkeys` keeps once.
     candidates = [
         name
         for name in dict.fromkeys(symbols)

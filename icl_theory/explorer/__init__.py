@@ -225,8 +225,8 @@ def _short_authors(authors: str) -> str:
 def _modules(name: str, data: dict[str, Any], scripts: dict[str, str]) -> str:
     """Return the modules of a panel, one for each piece of data and for each script.
 
-    ``name`` is the name of the panel. ``data`` has values for JSON, and ``scripts``
-    JavaScript, by the part of the panel.
+    ``name`` is the name of the panel. ``data`` has values that are written as JSON, and
+    ``scripts`` has JavaScript. The keys of both are the names of parts of the panel.
     """
     sources = {}
     for part, value in data.items():

@@ -184,7 +184,7 @@ def _statements(run: Trajectory) -> str:
     with left_out("the check of the statements", messages):
         if run.risk is None:
             return ""
-        # Raised if no statement of the family covers the risk.
+        # NotCoveredError is raised if no statement of the family covers the risk.
         with contextlib.suppress(NotCoveredError):
             return str(html(check_bounds(run)))
     return "".join(map(paragraph, messages))
@@ -230,6 +230,7 @@ def _of_sweep(
     counts = {status: count(dataset, status) for status in STATUS_WORDS}
     size = dataset["status"].size
     done_count = size - counts[PENDING]
+    # The smallest block of the grid that has every computed point.
     block = computed(dataset)
     body = [section("Summary", paragraph(_summary(counts, size, source)))]
     if names and done_count:
@@ -279,7 +280,7 @@ def _swept(
     is_complete: bool,
     most_columns: int = 14,
 ) -> list[str]:
-    """Return figures, transitions and the first rows of the table.
+    """Return the figures, the transitions and the first rows of the table of a sweep.
 
     ``done_count`` is the number of computed points. The table has a column for every
     quantity. If there are more than ``most_columns``, it has only those that describe

@@ -1,9 +1,9 @@
 """A page for a paper: the model, the findings, figures, and the evidence on them.
 
-A `Paper` has a `Reading` for each of its statements, which names the rows of the audit
-that measure the statement, a question, and a figure. A row is a function that returns a
-`Claim`, a statement with its measurements and a verdict, which begins with one of the
-`Outcome` values. `Prose` is the part of the page that is written by hand.
+A `Paper` has a `Reading` for each of its statements. A reading names a question, a
+figure, and the rows of the audit that measure the statement. A row is a function that
+returns a `Claim`: a statement, its measurements, and a verdict that begins with one of
+the `Outcome` values. `Prose` is the part of the page that is written by hand.
 """
 
 from __future__ import annotations
@@ -483,7 +483,8 @@ class Reproduction:
             The files, each written whole or not at all.
         """
         figures.check_folder(folder)
-        # Both pages are made before the first is written: an error leaves no file.
+        # Both pages are made before the first is written, so that an error in making
+        # them leaves no file.
         pages = {
             Path(folder, f"{self.paper.name}.md"): self.to_markdown(),
             Path(folder, f"{self.paper.name}.html"): self.to_html(),

@@ -233,7 +233,8 @@ def write_table(
     # long.
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
-    # These are loaded at the first use. Ctrl-C must not leave one of them half loaded.
+    # These modules are loaded at their first use. Ctrl-C must not leave one of them
+    # half loaded.
     load_whole("pandas.io.formats.csvs", "pyarrow.parquet")
     with replacing(target) as temporary, Progress(f"writing {target}"):
         if ending == ".parquet":

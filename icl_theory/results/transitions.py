@@ -137,11 +137,11 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
 
 
 def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
-    """Return the error for a parameter whose exponent has no two limits."""
+    """Return the error for a parameter whose exponent does not have two limits."""
     names = [name for name in dimensions(dataset) if limits_of(dataset, name)]
     allowed = "a swept parameter whose exponent has two limits"
     allowed += f" ({', '.join(names) or 'here none'})"
-    # Without a reason, no full stop is added either.
+    # Without a reason, rstrip() removes the full stop before it, too.
     allowed += f". {not_applicable(dataset)}".rstrip(". ")
     return argument_error("over", over, allowed)
 
@@ -155,7 +155,7 @@ def _lines(
     part of the dataset with these values. The dataset is read part by part, unless a
     line is longer than a part.
     """
-    # A part would then contain only a piece of a line.
+    # If a line is longer than SLAB, a part would contain only a piece of it.
     if dataset.sizes[over] > SLAB:
         yield from lines(dataset, over)
         return
@@ -194,7 +194,8 @@ def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Tran
     passages = _passages(_progress(x, T, limits))
     candidates = [_transition_at(x, T, limits, i) for i in passages]
     # If T is only a few steps, one step more or less makes the exponent jump past the
-    # half-way point, with a large error. So take the candidate with the smallest error.
+    # half-way point. Such a candidate has a large error, so take the one with the
+    # smallest error.
     return min(candidates, key=_relative_error, default=nowhere)
 
 
@@ -245,7 +246,7 @@ def _transition_at(
     # 0.5/T/width. The crossing moves by this change of the exponent, divided by the
     # slope of the exponent, rise/width. The width cancels.
     rounding_error = 0.5 / float(min(T[i], T[i + 1])) / rise
-    # These are errors of the logarithm.
+    # All three errors are errors of ln x.
     log_error = interpolation_error + discretisation_error + rounding_error
     log_error = min(log_error, LARGEST_LOG_ERROR)
     measured = math.exp(spline)
@@ -326,7 +327,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     result is NaN if the line does not cross the boundary.
     """
     bounded = line[boundary].attrs["of"]
-    # Zeros and missing values are refused below.
+    # Zeros and missing values make the result NaN below.
     with np.errstate(divide="ignore", invalid="ignore"):
         log_x = np.log(line[over].values.astype(np.float64))
         # The parameter may be constant along the line.

@@ -143,7 +143,8 @@ def _with_samples(
     """
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
-    # From fewer batches their standard error could hardly be estimated.
+    # From fewer than four batches the standard error of their mean could hardly be
+    # estimated.
     batches = integer("batches", batches, minimum=4)
     problem: Family = run.family
     points = {

@@ -149,8 +149,10 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
     """Time batches of points, each BATCH_GROWTH times as large as the one before.
 
     ``index``, (P,), has the flat indices of points that can be computed in batches. A
-    new batch starts only if the time left would be enough to repeat the last one. The
-    mean time of a point comes from the last batch, which is the largest.
+    new batch starts only if the time left would be enough to repeat the last one. This
+    test does not keep the batches within their time: the new batch is larger and may
+    take longer, but how much longer is not known before it is computed. The mean time
+    of a point comes from the last batch, which is the largest.
     """
     count = 0
     batch_seconds = 0.0

@@ -53,8 +53,8 @@ LARGEST_KEPT = 2**25 - 2**16
 # this process do not fill the memory. Any number well above the number of workers would
 # do.
 MOST_CHUNKS = 1024
-# These chunks have about this many points in all. With 8 bytes a value, that is 128 MiB
-# for each column.
+# The chunks that an executor has at a time have about this many points in all. With 8
+# bytes a value, that is 128 MiB for each column.
 MOST_POINTS = 2**24
 # An error is shown, or kept as a message, with at most this many characters. The limit
 # keeps arrays that are printed in an error from filling the screen and the store.

@@ -107,7 +107,7 @@ class Manifest:
     def digest(self) -> str:
         """The digest of `facts`.
 
-        The names of the store's parts, the files of its chunks, depend on it.
+        The names of the store's parts, the files of its chunks, depend on this digest.
         """
         return digest(_bytes(self.facts))
 
@@ -287,7 +287,8 @@ def _column(extra: list[list[Any]], **words: str) -> Column:
     for name, value in extra:
         _check_texts([name])
         # The present code may not know a stored column, so its further attributes enter
-        # the dataset unchecked. They must not replace an attribute of every column.
+        # the dataset unchecked. They must not replace an attribute that every column
+        # has.
         if name in ATTRIBUTES:
             raise ValueError("a column has further attributes of other names")
         if isinstance(value, list):

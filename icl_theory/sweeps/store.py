@@ -72,7 +72,7 @@ TABLES = (
     "pyarrow.parquet",
     "pyarrow.pandas_compat",
 )
-# The name of the lock.
+# The name of the lock file.
 LOCK = ".lock"
 # The beginning of the names of incomplete files.
 TEMPORARY = ".passing-"
@@ -133,14 +133,15 @@ class Store:
         if not entry.name.lower().endswith(".parquet"):
             self.foreign.append(entry.name)
             return
-        # Other Parquet files are refused, because programs that read the folder as a
-        # table would take them for parts.
+        # A Parquet file whose name is not the name of a part is refused, because
+        # programs that read the folder as a table would take it for a part.
         match = PART.fullmatch(entry.name)
         if match is None:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         chunk = int(match["chunk"])
-        # The sweep has no such chunk, or another file holds it already.
-        if chunk >= len(self.done) or chunk in self.names:
+        has_no_such_chunk = chunk >= len(self.done)
+        is_in_another_file = chunk in self.names
+        if has_no_such_chunk or is_in_another_file:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         expected_size = int(match["size"], 16)
         if entry.stat(follow_symlinks=False).st_size >= expected_size:
@@ -174,6 +175,8 @@ class Store:
         """
         grid = self.manifest.grid
         columns = {}
+        # A file also has the parameters of its points. `once` replaces a parameter that
+        # is constant in the chunk by its only value.
         for name, parameter in grid.points_of(chunk, plain=False).items():
             columns[name] = once(parameter)
         for column in self.manifest.columns:
@@ -306,20 +309,21 @@ def _read(
 
 def _largest_part(manifest: Manifest, count: int) -> int:
     """Return an upper bound, in bytes, on the size of a part with ``count`` points."""
-    columns = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
-    parameters = 8 * len(manifest.grid.axes)
-    # A character takes up to four bytes in UTF-8.
-    message = 4 * LONGEST
-    # Generous: the schema and the metadata of the file.
+    column_bytes = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
+    # A number takes eight bytes.
+    parameter_bytes = 8 * len(manifest.grid.axes)
+    # A message has up to LONGEST characters of up to four bytes each in UTF-8.
+    message_bytes = 4 * LONGEST
+    # The schema and the metadata of the file take less than this generous allowance.
     overhead = 2**20
-    return overhead + count * (columns + parameters + message)
+    return overhead + count * (column_bytes + parameter_bytes + message_bytes)
 
 
 def _check_rows(file: ParquetFile, count: int) -> None:
     """Refuse a file that does not have ``count`` rows, or that is compressed.
 
-    A compressed file may be small and yet take any amount of memory. The caller turns
-    the ValueError into an error that names the file.
+    A compressed file may be small and yet take any amount of memory. `_read` turns the
+    ValueError into an error that names the file.
     """
     first_group = file.metadata.row_group(0)
     is_plain = all(
@@ -352,9 +356,9 @@ class _Part:
         name = column.name
         if name == STATUS.name:
             _check_status(values)
-        # In integer columns of these roles -1 stands for a missing value, and no other
-        # value is negative. A family may also declare such a column with a float type,
-        # whose missing value is NaN.
+        # Numbers of steps and verdicts are not negative. In an integer column -1 stands
+        # for a missing value. A family may also declare such a column with a float
+        # type, whose missing value is NaN.
         is_integer = values.dtype.kind == "i"
         may_not_be_negative = column.role in ("steps", "phase", "verdict")
         if is_integer and may_not_be_negative and values.min() < -1:
@@ -603,8 +607,8 @@ def _locked(folder: Path) -> Iterator[None]:
         _clear(folder)
         yield
     finally:
-        # An error here must not hide an error raised in the block of the caller. Files
-        # that stay are removed by the next run.
+        # An error in removing files must not hide an error that was raised while the
+        # folder was locked. The next run removes the files that stay.
         with contextlib.suppress(OSError):
             _clear(folder)
         lock.release()
@@ -620,8 +624,8 @@ def _clear(folder: Path) -> None:
 def _write(folder: Path, content: bytes) -> None:
     """Replace the manifest by ``content``.
 
-    A power failure leaves either the old file or the complete new one, because the disk
-    has all of the new file before it gets its name.
+    A power failure leaves either the old file or the complete new one: the content is
+    on the disk as a temporary file before that file gets the name of the manifest.
     """
     if len(content) > LARGEST:
         raise argument_error(
@@ -705,9 +709,9 @@ def _block(
 ) -> NDArray[Any]:
     """Return a chunk of one column, in the shape of its tile along swept axes.
 
-    Dask calls this function with ``name``, an array of one file name, and ``block_id``,
-    the place of the tile. If the name is empty, the chunk is pending, and its values
-    are missing.
+    The tile of a chunk is the block of the grid that has its points. Dask calls this
+    function with ``name``, an array of one file name, and ``block_id``, the place of
+    the tile. If the name is empty, the chunk is pending, and its values are missing.
 
     Anything may have happened to the folder since the dataset was made. So the manifest
     is read again for each chunk, and its digest is compared with ``expected_digest``,
@@ -718,9 +722,8 @@ def _block(
     grid = manifest.grid
     chunk = _chunk_at(grid, block_id)
     # The lengths of the tile along the swept axes.
-    lengths = tuple(
-        part.stop - part.start for part in grid.of_swept(grid.region(chunk))
-    )
+    intervals = grid.of_swept(grid.region(chunk))
+    lengths = tuple(interval.stop - interval.start for interval in intervals)
     file = name.item().decode()
     if not file:
         # This is one value in memory, however many points a stranger's store claims.
@@ -795,7 +798,8 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
             block, parts, chunks=chunks, dtype=meta.dtype, meta=meta
         )
     for column in missing:
-        # Such a block of Dask is one value in memory, however large it is.
+        # A block that Dask fills with one value is one value in memory, however large
+        # the block is.
         values[column.name] = dask_array.full(
             grid.of_swept(grid.shape), empty(column), column.dtype, chunks=chunks
         )
@@ -816,7 +820,8 @@ def _dask_chunks(grid: Grid) -> tuple[tuple[int, ...], ...]:
     """Return the lengths of the tiles along each swept axis, as Dask expects them."""
     chunks = []
     lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
-    for length, part in lengths:
-        starts = range(0, length, part)
-        chunks.append(tuple(min(part, length - start) for start in starts))
+    for axis_length, tile_length in lengths:
+        starts = range(0, axis_length, tile_length)
+        # The last tile along an axis has the remaining points.
+        chunks.append(tuple(min(tile_length, axis_length - start) for start in starts))
     return tuple(chunks)

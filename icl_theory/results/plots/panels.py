@@ -210,8 +210,8 @@ def draw_maps(
     Parameters
     ----------
     rows : mapping of str to sequence of array_like, each (K, K)
-        The maps of each row. A map has the attention of query k (column) on feature m
-        (row), in [0, 1].
+        The maps of each row. A map of K features has the attention of query k (column)
+        on feature m (row), in [0, 1].
     titles : sequence of str
         The titles of the columns, one for each map of a row.
     size : float
@@ -248,7 +248,8 @@ def draw_maps(
         for (name, maps), row_of_axes in zip(rows.items(), grid, strict=True):
             for attention, ax in zip(maps, row_of_axes, strict=True):
                 # Darker means more attention, in print as well. The norm draws the
-                # square root of the attention, so that 1/K looks different from 0.
+                # square root of the attention, so that 1/K, the uniform
+                # attention, looks different from 0.
                 image = ax.imshow(
                     np.asarray(attention), norm=PowerNorm(0.5, 0.0, 1.0), cmap="Greys"
                 )
@@ -427,8 +428,8 @@ def label_ends(
     # If the labels were stacked from the bottom without gaps, label i would stand at
     # stack[i] = i line_height. Labels at the places stack[i] + rise[i] do not overlap
     # if the rise never falls from one label to the next. So begin with the rise to the
-    # end of each curve, and increase it where it would fall. Finally, decrease all
-    # rises that would push the topmost label, and those below it, out of the axes.
+    # end of each curve, and increase it where it would fall. Finally, limit all rises
+    # to the largest rise with which the topmost label stays within the axes.
     stack = line_height * np.arange(len(order))
     rise = np.clip(np.array(heights)[order], 0.0, 1.0) - stack
     rise = np.maximum.accumulate(rise)

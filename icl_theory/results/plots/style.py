@@ -1,6 +1,6 @@
 """Colours, sizes and files of all figures.
 
-The palette is that of Okabe and Ito, whose colours the colour-blind can tell apart.
+The colours are the palette of Okabe and Ito, which the colour-blind can tell apart.
 Matplotlib is imported at the first use, because the import takes long. `load_whole`
 imports modules such that Ctrl-C cannot leave one of them half imported.
 """
