@@ -55,7 +55,7 @@ def available() -> dict[str, str]:
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """Return the parameters of a figure by name, with the values that are drawn.
 
-    With ``quick`` the values are those with which drawing takes seconds. The texts of
+    With ``quick`` they are values with which drawing takes seconds. The texts of
     the papers from which we worked state no values, so we have chosen all of them.
     """
     flag("quick", quick)

@@ -131,11 +131,11 @@ def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
     stay texts. Typer loads pydantic and importlib.metadata for conversions, which takes
     a tenth of the time of `icl-theory simulate`. The command is changed in place.
     """
-    # This method of typer returns the options of the command and --help.
+    # The method `get_params` of typer returns the options of the command and --help.
     all_options = command.get_params
 
     def get_params(context: Any) -> list[Any]:
-        """Return the options, which convert only what they have to."""
+        """Return the options, each of which converts its value only if needed."""
         options: list[Any] = all_options(context)
         for option in options:
             # A later call returns the same options, whose method has been replaced by

@@ -275,7 +275,7 @@ def _show(
         print_facts(simulations[0].run.facts())
     else:
         _print_side_by_side(simulations)
-    # Without --certify there are no certificates, and this prints nothing.
+    # Without --certify there are no certificates, and this loop prints nothing.
     for simulation, certificate in zip(simulations, certificates, strict=False):
         print()
         if not is_alone:

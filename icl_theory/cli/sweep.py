@@ -129,7 +129,7 @@ class Outputs(NamedTuple):
             check_format(path, points)
         if over is not None:
             choice("over", over, swept)
-        # The fields of this tuple are the files, and None for each that is not given.
+        # Each field of this tuple is a file, or None if the file is not given.
         has_files = any(self)
         if not swept and has_files:
             raise ValueError(
@@ -473,7 +473,7 @@ def _fitted(
 
     All columns of swept parameters are shown, and then as many quantities as fit, the
     most important ones first. If not all fit, a quantity with the same cell in all rows
-    is moved to a sentence below the table, which leaves its width to others.
+    is moved to a sentence below the table, which leaves its width to other quantities.
 
     Parameters
     ----------

@@ -124,8 +124,8 @@ def page(place: str = "") -> str:
     for message in messages:
         warnings.warn(message, stacklevel=2)
     modules |= recorded()
-    # Each family has a script element of its own. If a browser stops at an error in
-    # one, it still runs the others.
+    # Each family has a script element of its own. A browser that stops at an error in
+    # one element still runs the others.
     scripts = ["\n".join(shared()), *modules.values()]
     parts = {
         "style": _read(HERE / "style.css"),

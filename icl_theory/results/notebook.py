@@ -49,7 +49,7 @@ def text(value: object) -> str:
 def _templates() -> jinja2.Environment:
     """Return the templates of a page and its pieces.
 
-    They escape all values, and write them as the function `number` does.
+    The templates escape all values, and write them as the function `number` does.
     """
     load_whole("jinja2")
     import jinja2

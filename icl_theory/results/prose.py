@@ -95,10 +95,10 @@ class Prose:
     parts : mapping of str to str
         The text under each heading of `PARTS`, without the findings.
     findings : mapping of str to Finding
-        One for each statement, in the order of the file.
+        The finding on each statement, by its name, in the order of the file.
     flags : str
-        A table in Markdown that translates the flags of the authors' code into those of
-        this package; empty if the folder has none.
+        A table in Markdown that translates the flags of the authors' code into the
+        flags of this package; empty if the folder has no such table.
     """
 
     parts: Mapping[str, str]

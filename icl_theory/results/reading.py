@@ -48,8 +48,8 @@ def count(dataset: xarray.Dataset, status: str) -> int:
     if done is None:
         return int((statuses == status).sum())
     if status == PENDING:
-        # A file of a store never has a pending point, so the pending points are those
-        # of the tiles without a file.
+        # A file of a store never has a pending point, so the pending points are the
+        # points of the tiles without a file.
         return int(_tile_sizes(statuses.data.chunks)[~done].sum())
     return int((computed(dataset)["status"] == status).sum())
 
@@ -73,7 +73,7 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     block = {}
     for axis, name in enumerate(statuses.dims):
         block[name] = _span(done, axis, tile_lengths[axis])
-    if all(part == slice(0, dataset.sizes[name]) for name, part in block.items()):
+    if all(span == slice(0, dataset.sizes[name]) for name, span in block.items()):
         return dataset
     part = dataset.isel(block)
     if not done.any():
@@ -114,7 +114,7 @@ def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
 def _with_own_exponents(
     part: xarray.Dataset, dataset: xarray.Dataset, block: dict[Hashable, slice]
 ) -> xarray.Dataset:
-    """Return a block with exponents from its own points and those next to it.
+    """Return a block with exponents from its own points and the points next to it.
 
     The block ``part`` consists of the slices ``block`` of ``dataset``. An exponent is
     the slope d ln T/d ln x of the steps T along a parameter x, which its attribute

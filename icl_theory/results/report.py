@@ -97,8 +97,8 @@ def html_report(
     source : str, optional
         The file or folder from which ``found`` was read; the report names it.
     date : datetime.date, optional
-        The date to be printed in the report. There is none by default, so that the same
-        arguments give the same page.
+        The date to be printed in the report. By default the report has no date, so that
+        the same arguments give the same page.
 
     Returns
     -------
@@ -203,7 +203,7 @@ def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
         if values.ndim == 1:
             columns[name] = values
         elif name == "attention":
-            # The mean over the queries, which are the other axes.
+            # All axes after the first are queries, over which the mean is taken.
             columns["attention (mean)"] = values.reshape(len(run.t), -1).mean(axis=1)
         else:
             not_shown.append(name)
@@ -283,8 +283,8 @@ def _swept(
     """Return the figures, the transitions and the first rows of the table of a sweep.
 
     ``done_count`` is the number of computed points. The table has a column for every
-    quantity. If there are more than ``most_columns``, it has only those that describe
-    phases.
+    quantity. If there are more than ``most_columns``, it has only the quantities that
+    describe phases.
     """
     part = first_part(dataset, over)
     rows = phase_table(part, over, every=True)

@@ -361,7 +361,7 @@ def transition_notes(
 ) -> tuple[str, ...]:
     """Return a sentence for each transition of a sweep along ``over``.
 
-    There is none if the exponent has no limits.
+    There is no sentence if the exponent has no limits.
     """
     over = dimension(dataset, over)
     table = transitions_of(dataset, over)

@@ -62,7 +62,7 @@ class Outcome(Enum):
     """
 
     # The order matters: `Claim.outcome` takes the first value with which the verdict
-    # begins, and "holds" and "fails" begin some of the others.
+    # begins, and some values begin with "holds" or "fails", the values of others.
     LOOSE = "holds, loose"
     ONLY = "holds only"
     HOLDS = "holds"

@@ -41,10 +41,10 @@ def estimate(
 ) -> Iterator[str]:
     """Yield lines that estimate the points, the time and the memory of a sweep.
 
-    Some points are computed in batches, and the others are simulated one by one. How
-    many points are computed in either way is estimated from ``samples`` random points,
-    or counted if the grid has no more points than that. Then some points are timed: for
-    about ``budget`` seconds one by one, and for up to three times as long in batches.
+    Some points are computed in batches, and the others are simulated one by one. Both
+    numbers of points are estimated from ``samples`` random points, or counted if the
+    grid has at most ``samples`` points. Then some points are timed: for about
+    ``budget`` seconds one by one, and for up to about three times as long in batches.
     """
     grid = planned.grid
     is_exact = grid.size <= samples
@@ -60,13 +60,13 @@ def estimate(
         f"{about}{batched_count:,} in batches and {alone_count:,} one by one"
     )
     alone = _time_alone(planned, index[~is_batched], budget)
-    together = _points_of_a_batch(planned, index[is_batched])
-    batched = _time_together(planned, together, budget)
-    seconds = (alone_count * alone.seconds + batched_count * batched.seconds) / workers
+    batch_points = _points_of_a_batch(planned, index[is_batched])
+    together = _time_together(planned, batch_points, budget)
+    seconds = (alone_count * alone.seconds + batched_count * together.seconds) / workers
     time_needed = duration(seconds) if seconds >= 10 else f"{seconds:.1g} s"
     by_workers = f" on {workers} workers" if workers > 1 else ""
     yield f"about {time_needed}{by_workers}"
-    errors = (*batched.errors, *alone.errors)
+    errors = (*together.errors, *alone.errors)
     if errors:
         yield f"some of the points that were timed fail: {errors[0]}"
     yield _memory(planned)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import xarray
 
 T = TypeVar("T")
-# The statuses of a point: not evaluated yet, ended by an error, or run until the target
-# was reached or another reason ended the run.
+# The statuses of a point: not evaluated yet; ended by an error; run until it reached
+# its target; run until it ended for another reason.
 PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
 # The statuses of a point that was evaluated.
@@ -396,8 +396,8 @@ class Filled:
         """Put the columns of a tile into their places.
 
         A column is an array (P,), or its only value, (1,), if it is constant. If Ctrl-C
-        interrupts this, the tile becomes pending again: a point must not have only some
-        of its columns.
+        interrupts the method, the tile becomes pending again: a point must not have
+        only some of its columns.
         """
         region = self._grid.region(chunk)
         columns = values.items() if isinstance(values, dict) else values

@@ -292,7 +292,7 @@ def _read(
             yield column.name, values
     # All errors mean that no sweep has written the file. For example, its columns may
     # have other types, whose PyArrow objects lack attributes and methods that are used
-    # above; this raises a TypeError or an AttributeError.
+    # above. Using them raises a TypeError or an AttributeError.
     except (
         ArrowException,
         OSError,
@@ -726,7 +726,8 @@ def _block(
     lengths = tuple(interval.stop - interval.start for interval in intervals)
     file = name.item().decode()
     if not file:
-        # This is one value in memory, however many points a stranger's store claims.
+        # The view is one value in memory, however many points the store of a stranger
+        # claims to have.
         return np.broadcast_to(np.asarray(empty(column), dtype=column.dtype), lengths)
     values = dict(_read(folder, manifest, chunk, file, [column]))
     return values[column.name].reshape(lengths)
@@ -756,8 +757,8 @@ def tiles_done(status: Any) -> NDArray[np.bool_] | None:
     """Return which tiles are complete, for the status of a lazily read store.
 
     The result has an entry for each tile, with the tiles along each swept axis as a
-    dimension. It is None if this is unknown: for an array in memory, for a part of a
-    status, or for a status from another process.
+    dimension. It is None if the complete tiles are unknown: for an array in memory, for
+    a part of a status, or for a status from another process.
     """
     return _tiles_done.get(getattr(status, "name", ""))
 

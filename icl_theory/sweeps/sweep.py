@@ -347,7 +347,7 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     ends = {0, grid.size - 1}
     for end in ends:
         try:
-            # This creates the problem of the point, which checks its parameters.
+            # Creating the problem of the point checks its parameters.
             model.problem(grid.points(np.array([end])))
         except ValueError as error:
             reasons.append(str(error))
@@ -436,7 +436,7 @@ def run_with(
             executor = stack.enter_context(processes(count))
         display = stack.enter_context(Progress(quiet=not flag("progress", progress)))
         storage = None
-        # Without a store, the columns are those of the model alone.
+        # Without a store, the dataset has the columns of the model alone.
         match = ColumnMatch(stored=model.columns, computed=model.columns)
         # Large results stay in the store, if there is one.
         in_memory = store is None or not is_large(model.columns, grid)

@@ -93,7 +93,7 @@ class Curve:
 
         The curve is as long as the shortest run.
         """
-        # This checks only that there are runs; the next line checks that each of them
+        # `sequence` checks only that there are runs; the next line checks that each run
         # is an array.
         checked_runs: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in checked_runs]
@@ -118,7 +118,7 @@ class Panel:
     Attributes
     ----------
     curves : sequence of Curve
-        The curves. Those without a colour take the colours of the palette in turn.
+        The curves. Curves without a colour take those of the palette in turn.
     x, y : str
         Labels of the axes.
     title : str

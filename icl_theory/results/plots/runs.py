@@ -231,8 +231,8 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
 def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
     """Return the title above a run, one of ``runs``.
 
-    It names the numbers among the parameters of the run, its regime, and those words
-    among the parameters that are not the same in all runs.
+    It names the numbers among the parameters of the run, its regime, and the words
+    among its parameters that are not the same in all runs.
     """
     # Each pair has the text that is drawn, and a plain text from which `_wrapped` finds
     # the width, because TeX has more characters than it draws.
@@ -366,7 +366,7 @@ def _steps_on(run: Trajectory, ax: Axes) -> Any:
     On a logarithmic axis step 0 is drawn at 1/2.
     """
     # In normalised descent the loss falls exponentially with the step. Over a linear
-    # axis of steps this is a straight line.
+    # axis of steps its logarithm is a straight line.
     if isinstance(run.trained_by, Normalised) and run.converged:
         scale = "linear"
         first = 0.0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The largest value on a logarithmic axis. Margins and ticks beyond it must still fit
 # into float64.
 LARGEST = 1e200
-# Step 0 has no place on a logarithmic axis of steps, and is drawn here.
+# Step 0 has no place on a logarithmic axis of steps, and is drawn at this value.
 FIRST_STEP = 0.5
 # The name of a phase is written above it only if the phase is wider than this share of
 # the axis. The names of two narrower phases side by side would overlap.
@@ -79,8 +79,8 @@ STYLE: Any = {
 def styled(settings: Any = None) -> AbstractContextManager[None]:
     """Return a context in which figures are drawn in the common style.
 
-    ``settings`` are parameters of matplotlib by name, which are added to those of
-    `STYLE` or replace them.
+    ``settings`` are further parameters of matplotlib by name. A parameter that is also
+    in `STYLE` has the value in ``settings``.
     """
     load_whole(*DRAWING)
     import matplotlib as mpl
