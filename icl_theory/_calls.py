@@ -60,13 +60,14 @@ def _call(
     given : dict
         The keyword arguments.
     family : type, optional
-        The family that declares the arguments. They are written in its order.
+        The family that declares the arguments. They are written in the order in which
+        it declares them.
     first : str
         The text of a positional argument before the keyword arguments, if any.
     """
     if name is None:
         return None
-    # The parameters of the family by name, in its order.
+    # The parameters of the family by name, in the order of their declaration.
     declared = {} if family is None else family.parameters()
     arguments = [first] if first else []
     for key in declared or given:

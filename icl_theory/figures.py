@@ -55,8 +55,8 @@ def available() -> dict[str, str]:
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """Return the parameters of a figure by name, with the values that are drawn.
 
-    With ``quick`` they are values with which drawing takes seconds. The texts of
-    the papers from which we worked state no values, so we have chosen all of them.
+    With ``quick`` the values are such that drawing takes seconds. The texts of the
+    papers from which we worked state no values, so we have chosen all of them.
     """
     flag("quick", quick)
     recipe = _recipe(name)

@@ -14,10 +14,10 @@ from icl_theory._validate import argument_error
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary file, which replaces the file at ``path`` if the block succeeds.
+    """Provide a temporary file, which replaces the file at ``path`` after a success.
 
-    The block gets the path of the temporary file and writes to it. If the block fails,
-    the temporary file is removed. Its name has the ending of ``path``, because
+    The with block gets the path of the temporary file and writes to it. If the block
+    fails, the temporary file is removed. Its name has the ending of ``path``, because
     libraries choose the format by the ending. The new file has the permissions of the
     old one. If ``path`` is a link, the file to which it points is replaced. A terminal,
     a pipe or ``/dev/null`` is not replaced: the contents of the temporary file are

@@ -220,8 +220,9 @@ def main(arguments: list[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        # Typer's usage errors have no public class, but they have this method. Any
-        # other error is a mistake in the package, and its traceback is shown.
+        # Typer's usage errors have no public class, but they have the method
+        # `format_message`. Any other error is a mistake in the package, and its
+        # traceback is shown.
         if not hasattr(error, "format_message"):
             raise
         _fail(_usage(error))
@@ -267,7 +268,7 @@ def _usage(error: Any) -> str:
     """
     options = _same_letters(error)
     if options:
-        # format_message() ends with the suggestions in this attribute.
+        # The text of format_message() ends with the suggestions in this attribute.
         error.possibilities = options
     message: str = error.format_message()
     return message

@@ -105,7 +105,7 @@ def options_of(
         panel = _panel(name)
         option = typer.Option(
             flag(name),
-            # Brackets around a default are not markup for styles.
+            # Escape the brackets around a default, which are not markup for styles.
             help=escape(help_of(declared)),
             show_default=False,
             rich_help_panel=panel,
@@ -116,7 +116,7 @@ def options_of(
 
 
 def _panel(name: str) -> str | None:
-    """Return the heading of a parameter in --help; None for the usual one."""
+    """Return the heading of a parameter in --help; None for the usual heading."""
     if name in RULE_PARAMETERS:
         return RULE_PANEL
     if name in SET_PARAMETERS:
@@ -138,8 +138,8 @@ def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
         """Return the options, each of which converts its value only if needed."""
         options: list[Any] = all_options(context)
         for option in options:
-            # A later call returns the same options, whose method has been replaced by
-            # a partial already.
+            # A later call returns the same options, whose method has already been
+            # replaced by a partial.
             if not isinstance(option.process_value, functools.partial):
                 option.process_value = functools.partial(
                     _processed, option, option.process_value, option.name in texts
@@ -157,7 +157,7 @@ def _processed(
 
     ``convert`` is the method of typer that converts a value and calls the callback of
     the option. It also refuses a required option that is not given. ``context`` and
-    ``value`` are the arguments of this method; an option that is not given has the
+    ``value`` are the arguments of ``convert``; an option that is not given has the
     value None.
     """
     needs_conversion = value is not None and not is_text
@@ -227,7 +227,8 @@ def require(family: type[Family], settings: dict[str, Any]) -> None:
 def parse_value(declared: Parameter, text: str) -> Any:
     """Read the value of a parameter for a single run."""
     if declared.kind.arrays:
-        # A list is a vector here. In a sweep it would be the values of an axis.
+        # In a single run a list is a vector. In a sweep it would be the values of an
+        # axis.
         return declared.kind.parse(declared.name, text.strip())
     if declared.axis and declared.kind.numeric and (":" in text or "," in text):
         raise ValueError(
@@ -326,7 +327,7 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     parameter_of = _parameters_by_key(context.command)
-    # Typer takes the defaults of the options that are read later from this mapping.
+    # From this mapping typer takes the defaults of the options that it reads later.
     context.default_map = {}
     for spelling, value in _toml(path).items():
         key = spelling.replace("-", "_")

@@ -265,7 +265,7 @@ def _show(
 ) -> None:
     """Print runs as text or JSON, and the certificate of each run.
 
-    ``certificates`` has one for each run, or is empty without --certify.
+    ``certificates`` has a certificate for each run, or is empty without --certify.
     """
     if as_json:
         _print_json(simulations, certificates)

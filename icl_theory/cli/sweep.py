@@ -96,7 +96,7 @@ MOST_WORKERS = 10_000
 
 
 class Outputs(NamedTuple):
-    """The files that a command writes; None for a file without its option."""
+    """The files that a command writes; None for a file whose option is not given."""
 
     table: Annotated[
         Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")
@@ -160,8 +160,9 @@ class Outputs(NamedTuple):
     ) -> None:
         """Print the table of a sweep, unless it goes into files, and its transitions.
 
-        ``done_count`` is the number of computed points. To find the transitions of more
-        than ``most_points`` points would take minutes, so they are left out.
+        ``done_count`` is the number of computed points. Finding the transitions of a
+        sweep of more than ``most_points`` points would take minutes, so the transitions
+        of such a sweep are left out.
         """
         # Without a swept parameter there is a single point, which has no table.
         if not dataset.dims:
@@ -393,7 +394,7 @@ def _print_table(
     # Of a large sweep only the part that has the first rows is read.
     table = phase_table(first_part(dataset[["status", *quantities]], over), over)
     head = table.head(most)
-    # The values of each column by its heading, and below the texts of these values.
+    # The values of each column by its heading; ``cells`` has their texts.
     values = dict(contents(head))
     cells = {}
     for name, column in values.items():

@@ -196,7 +196,7 @@ def recorded() -> dict[str, str]:
 def papers() -> Iterator[dict[str, str]]:
     """Yield an entry for each paper that has a setting of the explorer.
 
-    It has the authors and the year, the title, the setting and its description.
+    An entry has the authors and the year, the title, the setting and its description.
     """
     claims_by_family, _messages = all_claims()
     for claims in claims_by_family.values():
@@ -266,8 +266,8 @@ def _limits(kind: Any) -> dict[str, float | None]:
     """Return the smallest and the largest value of a parameter of some kind.
 
     An infinite limit is None, because JSON has no infinite numbers. A parameter that is
-    not a number has no limits. A number of the kind ``signed`` may be negative, and one
-    of the kind ``zero`` may be 0.
+    not a number has no limits. A number may be negative if the attribute ``signed`` of
+    its kind is true, and 0 if the attribute ``zero`` is true.
     """
     if not isinstance(kind, Number):
         return {}

@@ -136,7 +136,7 @@ def read_prose(paper: Paper) -> Prose:
         parts = _split(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise refusal(paper, f"{path} cannot be read ({error.strerror})") from None
-    # Lists compare the order as well.
+    # The comparison of two lists also checks the order.
     if [*parts] != [*PARTS]:
         headings = ", ".join(f"## {part}" for part in PARTS)
         present = ", ".join(f"## {part}" for part in parts) or "none"
@@ -164,7 +164,7 @@ def read_prose(paper: Paper) -> Prose:
 
 
 def _split(text: str) -> dict[str, str]:
-    """Return the text under each heading of second level, by heading."""
+    """Return the text under each heading of the second level, by heading."""
     # The pieces are the text before the first heading, then headings and texts in turn.
     _, *pieces = _HEADING.split(text)
     headings = pieces[::2]

@@ -31,9 +31,9 @@ SLAB = 250_000
 # The bytes that a text is taken to have when the size of points is estimated. Most
 # texts are words, and a few are messages of up to 1000 characters.
 TEXT_SIZE = 256
-# Bytes that are read at a time. A block is a range of the first parameter. To read it,
-# every chunk that overlaps it is read as a whole. Small blocks would read the same
-# chunk many times, and large ones need memory.
+# Bytes of a block, which is read at a time. A block is a range of values of the first
+# parameter. To read a block, every chunk that overlaps it is read as a whole. Small
+# blocks would read the same chunk many times, and large ones need memory.
 BLOCK = 2**28
 
 

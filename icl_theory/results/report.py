@@ -404,7 +404,7 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
             f"{caption}: no figure, because no computed point took a step or more to "
             "its target."
         )
-    # `plot_sweep` draws only every stride-th value of a parameter with very many.
+    # `plot_sweep` draws only every stride-th value of a parameter with many values.
     for name, stride in thinned(part).items():
         caption += f", one value of {symbol(part, name)} in {stride}"
     if not_drawn:
@@ -502,7 +502,7 @@ def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
-    """Return the columns "unit" and "meaning" of a table of these quantities."""
+    """Return the columns "unit" and "meaning" of a table of quantities."""
     attribute_of = {"unit": "units", "meaning": "description"}
     return {
         heading: [dataset[name].attrs.get(attribute, "") for name in names]

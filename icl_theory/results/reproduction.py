@@ -138,7 +138,7 @@ class Reproduced(NamedTuple):
     def _clause(self, claim: Claim) -> str:
         """Return the clause of the verdict on a row that does not simply hold."""
         clause = _first_clause(claim.verdict)
-        # A failure of our formula must not be read as one of the paper's.
+        # A failure of our formula must not be read as a failure of the paper's formula.
         if claim.violated and claim.formula == RECONSTRUCTED:
             clause = f"our formula {clause}"
         if len(self.claims) == 1:
@@ -468,7 +468,7 @@ class Reproduction:
         """Return the page as one HTML file that needs nothing else."""
         drawings = self.drawings
         body = [block.to_html(drawings) for block in self.blocks()]
-        # None, because the last block names the command.
+        # The commands are None, because the last block names the command.
         return notebook.page(self.paper.title, body, None, version=__version__)
 
     @Progress("writing the pages")
@@ -557,8 +557,8 @@ class _Measurements:
         if reading.figure:
             with self._left_out(f"the figure {reading.figure}"):
                 drawings.append(self._draw_figure(reading.figure))
-        # If they were not released, pyplot would keep all figures, and a notebook would
-        # show them below the cell.
+        # If the figures were not released, pyplot would keep all of them, and a
+        # notebook would show them below the cell.
         for drawing in drawings:
             release(drawing.figure)
         return Reproduced(reading, tuple(claims), answered, tuple(drawings))

@@ -141,7 +141,7 @@ def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
     names = [name for name in dimensions(dataset) if limits_of(dataset, name)]
     allowed = "a swept parameter whose exponent has two limits"
     allowed += f" ({', '.join(names) or 'here none'})"
-    # Without a reason, rstrip() removes the full stop before it, too.
+    # If the reason is empty, rstrip() removes the full stop and the space.
     allowed += f". {not_applicable(dataset)}".rstrip(". ")
     return argument_error("over", over, allowed)
 

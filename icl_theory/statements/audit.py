@@ -487,7 +487,7 @@ def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, C
 def _seconds_of_papers(
     claims_by_family: Mapping[str, Claims], seconds: _Seconds
 ) -> dict[str, float]:
-    """Return the processor time of each paper's rows and questions, by its name."""
+    """Return the processor time of rows and questions, by the name of their paper."""
     seconds_of_papers = {}
     for claims in claims_by_family.values():
         for paper in claims.papers:
@@ -506,7 +506,7 @@ def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
 
 
 def _row_at(number: int) -> _FamilyRow:
-    """Return the row with a number in the table.
+    """Return the row with the number ``number`` in the table.
 
     Families that come after its family in the table are not loaded, because loading
     takes longer than most rows.

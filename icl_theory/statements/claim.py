@@ -62,7 +62,7 @@ class Outcome(Enum):
     """
 
     # The order matters: `Claim.outcome` takes the first value with which the verdict
-    # begins, and some values begin with "holds" or "fails", the values of others.
+    # begins. So "holds" and "fails" come after the longer values that begin with them.
     LOOSE = "holds, loose"
     ONLY = "holds only"
     HOLDS = "holds"

@@ -75,8 +75,8 @@ def estimate(
 def _random_points(size: int, samples: int) -> NDArray[np.int64]:
     """Return the flat indices of random points of a grid of ``size`` points.
 
-    If there are at most ``samples`` points, they are all of them, in a random order.
-    Otherwise they are ``samples`` points, some of which may be equal.
+    If the grid has at most ``samples`` points, all of them are returned, in a random
+    order. Otherwise ``samples`` points are returned, some of which may be equal.
     """
     # With a fixed seed, two estimates of one sweep look at the same points.
     rng = np.random.default_rng(0)
@@ -149,10 +149,10 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
     """Time batches of points, each BATCH_GROWTH times as large as the one before.
 
     ``index``, (P,), has the flat indices of points that can be computed in batches. A
-    new batch starts only if the time left would be enough to repeat the last one. This
-    test does not keep the batches within their time: the new batch is larger and may
-    take longer, but how much longer is not known before it is computed. The mean time
-    of a point comes from the last batch, which is the largest.
+    new batch starts only if the time left would be enough to repeat the last one. How
+    much longer the larger batch takes is not known beforehand, so the batches may
+    exceed their time. The mean time of a point comes from the last batch, which is the
+    largest.
     """
     count = 0
     batch_seconds = 0.0

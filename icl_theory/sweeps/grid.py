@@ -207,7 +207,8 @@ class Grid:
     def tile(self) -> tuple[int, ...]:
         """Lengths of a tile along the axes.
 
-        A tile is as long as possible along the last axis, then along the axis before.
+        A tile is as long as possible along the last axis, then along the axis before
+        it, and so on.
         """
         lengths = []
         available = self.chunk
@@ -321,7 +322,7 @@ def uniform(
 ) -> Values:
     """Return read-only columns of ``size`` points, with status and message.
 
-    ``values`` gives for the name of a column one value for all points, or one for each
+    ``values`` has, by the name of a column, one value for all points, or one for each
     point. A column that is not in ``values`` gets its missing value.
     """
     result = {}

@@ -6,10 +6,10 @@ reading, and `lazy_values` reads its columns a chunk at a time.
 A chunk is a block of points that are computed together, and a part is the file of one
 chunk. A part is written under a temporary name and renamed when it is complete. Its
 name contains the number of the chunk, the size of the file, and a digest of the sweep,
-the chunk and the content. Therefore an incomplete part is computed again, and a part
-that was changed, renamed or copied from another sweep is refused. A run may end at any
-moment, and then loses only the chunks that it was computing. A lock ensures that only
-one run writes at a time.
+the chunk and the content. Therefore the chunk of an incomplete part is computed
+again, and a part that was changed, renamed or copied from another sweep is refused. A
+run may end at any moment, and then loses only the chunks that it was computing. A lock
+ensures that only one run writes at a time.
 
 A store may come from a stranger. Therefore only plain files of bounded size are read,
 and links are never followed.
@@ -94,7 +94,7 @@ _FLAGS = (
 
 
 class Store:
-    """The chunks of one sweep on disk; `opened` and `existing` return it.
+    """The store of one sweep on disk; `opened` and `existing` return it.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
         # Reading a part here needs neither statistics nor the schema of Arrow.
         write_statistics=False,
         store_schema=False,
-        # All values of a column are one batch.
+        # Write all values of a column as one batch.
         write_batch_size=largest,
     )
 
@@ -465,8 +465,8 @@ def opened(
     Raises
     ------
     ValueError
-        The folder has other files, the store is damaged, it holds another sweep or one
-        of another version, or another run has it open.
+        The folder has other files, the store is damaged, it holds another sweep or a
+        sweep of another version, or another run has it open.
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
@@ -474,7 +474,7 @@ def opened(
     manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
         with plain_errors(folder):
-            # Refuse a folder of other files or of another sweep before it is changed.
+            # Refuse a folder of other files or of another sweep before changing it.
             _stored(folder, manifest)
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder))

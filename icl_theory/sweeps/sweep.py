@@ -64,7 +64,8 @@ CLOSED_CHUNK = 2**16
 # one, a store would have more files.
 CHUNK = 8
 # The family is asked about this many points along each axis to learn how it computes
-# the points of a sweep. More points see more of the grid, and planning takes longer.
+# the points of a sweep. With more points, planning would see more of the grid and take
+# longer.
 TRIED = 4
 # If more than this share of the points that the family is asked about cannot be
 # computed in a batch, chunks have CHUNK points. The share is a compromise. With chunks
@@ -288,7 +289,7 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
     """Return the parameters of a sweep, with a target for its runs.
 
     The target is ``epsilon`` or ``above``, and giving both is an error. If neither is
-    given, it is the goal of the family, if the family has one.
+    given, the target is the goal of the family, if the family has one.
     """
     targets = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(targets) == 2:
@@ -530,7 +531,7 @@ def _check_sweep_of_a_family(store: Store) -> None:
 
 
 def _add_notes(dataset: xarray.Dataset, store: Store, match: ColumnMatch) -> None:
-    """Add the attribute ``notes`` to the dataset of a store, if there are any.
+    """Add the attribute ``notes`` to the dataset of a store, if there are notes.
 
     The notes are sentences on the files that were ignored, and on the unknown and the
     missing columns of the store.

@@ -118,7 +118,7 @@ class Panel:
     Attributes
     ----------
     curves : sequence of Curve
-        The curves. Curves without a colour take those of the palette in turn.
+        The curves. Curves without a colour take the colours of the palette in turn.
     x, y : str
         Labels of the axes.
     title : str
@@ -349,7 +349,7 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
     """
     x_scale, y_scale = panel.scales
     bottom, top = sorted(ax.get_ylim())
-    # Turns data into shares of the width and the height of the axes.
+    # This transform turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
@@ -414,7 +414,7 @@ def label_ends(
     """
     if not ends:
         return
-    # Turns data into shares of the width and the height of the axes.
+    # This transform turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     _, right = ax.get_xlim()
     heights = []
@@ -423,7 +423,7 @@ def label_ends(
         heights.append(height_in_axes)
     # Curves that end at the same height, up to rounding, keep the order of the panel.
     order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
-    # A line of text as a share of the height of the axes.
+    # The height of a line of text, as a share of the height of the axes.
     line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)
     # If the labels were stacked from the bottom without gaps, label i would stand at
     # stack[i] = i line_height. Labels at the places stack[i] + rise[i] do not overlap

@@ -95,9 +95,9 @@ def styled(settings: Any = None) -> AbstractContextManager[None]:
 
 
 def axes(name: str, value: Any) -> Axes:
-    """Return a value that is axes of matplotlib.
+    """Return ``value`` if it is axes of matplotlib.
 
-    Any other value is a ValueError for the argument ``name``.
+    Any other value raises a ValueError, which names the argument ``name``.
     """
     load_whole(*DRAWING)
     from matplotlib.axes import Axes
@@ -119,7 +119,7 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
         raise argument_error(
             "path", str(path), "a file name ending in " + ", ".join(endings)
         )
-    # Without a date, the same figure is the same file.
+    # Without a date, the same figure always gives the same file.
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with styled(), replacing(path) as temporary:
         figure.savefig(temporary, metadata=undated.get(temporary.suffix))

@@ -345,8 +345,8 @@ def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) 
         if not low < value < high:
             continue
         top.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label)
-        # The line in the top panel is already the entry in the legend, so these have no
-        # label.
+        # The line in the top panel is already the entry in the legend, so the lines in
+        # the other panels have no label.
         for ax in panels[1:]:
             ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0)
 
@@ -546,7 +546,7 @@ def _legend(panels: list[Axes], **properties: Any) -> None:
 
 
 def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
-    """Draw the log of the steps as colours over two parameters.
+    """Draw the logarithm of the steps as colours over two parameters.
 
     The dimensions of the dataset are the parameters of ``y`` and ``x``, in this order.
     """
