@@ -169,7 +169,7 @@ def animate(
 
     # The film ends at the last step of the whole figure, even if ``quick`` is True.
     last = parameters("maps")["steps"][-1]
-    chosen = parameters("maps", quick=quick)
+    run_parameters = parameters("maps", quick=quick)
     count = integer("frames", frames, minimum=2)
     check_folder(folder)
     evenly_spaced = np.expm1(np.linspace(0.0, np.log1p(last), count))
@@ -178,7 +178,7 @@ def animate(
     steps = np.unique(np.rint(evenly_spaced).astype(int)).tolist()
     # For each run, its attention maps at all steps. The script of the figure defines
     # the function `attention`, which computes them.
-    at_steps = chosen | {"steps": tuple(steps)}
+    at_steps = run_parameters | {"steps": tuple(steps)}
     maps_of_runs = _recipe("maps")["attention"](**at_steps)
     film = _film(maps_of_runs, steps)
     writers: dict[str, animation.AbstractMovieWriter] = {

@@ -487,10 +487,10 @@ def _fitted(
     width : int
         The width of the terminal, in characters.
     """
-    widths = {}
+    column_widths = {}
     for name, column in cells.items():
-        widths[name] = max(len(text) for text in (name, *column)) + COLUMN_GAP
-    free_width = width - sum(widths[name] for name in axes)
+        column_widths[name] = max(len(text) for text in (name, *column)) + COLUMN_GAP
+    free_width = width - sum(column_widths[name] for name in axes)
     # Columns without a value are left out. Two quantities may have the same symbol,
     # which `dict.fromkeys` keeps once.
     candidates = [
@@ -499,7 +499,7 @@ def _fitted(
         if name not in axes and any(cells.get(name, []))
     ]
     constant: dict[str, str] = {}
-    if sum(widths[name] for name in candidates) > free_width:
+    if sum(column_widths[name] for name in candidates) > free_width:
         constant = _constant_cells(cells, candidates)
     shown = [*axes]
     unshown = []
@@ -507,9 +507,9 @@ def _fitted(
         if name in constant:
             continue
         # If a column is too wide, a later, narrower one may still fit.
-        if widths[name] <= free_width:
+        if column_widths[name] <= free_width:
             shown.append(name)
-            free_width -= widths[name]
+            free_width -= column_widths[name]
         else:
             unshown.append(name)
     table_order = list(cells)

@@ -434,9 +434,9 @@ def _problems(
         places = places_of(dataset["status"] == status)
         # Stop at the last point with this status: otherwise the search would go through
         # the rest of the grid, which may have millions of points.
-        shown = min(total, most - len(problems))
+        shown_count = min(total, most - len(problems))
         problems += [
-            _Problem(status, place) for place in itertools.islice(places, shown)
+            _Problem(status, place) for place in itertools.islice(places, shown_count)
         ]
     if not problems:
         return section(heading)

@@ -71,7 +71,8 @@ def bars(measured: Any, error: Any) -> Array:
     above = np.asarray(error, dtype=np.float64)
     # A point that was not measured is NaN, and its bar then is NaN, too.
     with np.errstate(invalid="ignore"):
-        # The lower end is point / (1 + above/point), so the bar below has the length
+        # The lower end is point / (1 + above/point), so the part of the bar below the
+        # point has the length
         # point - point / (1 + above/point) = above / (1 + above/point).
         below = above / (1.0 + above / point)
     return np.array([below, above])

@@ -266,12 +266,12 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
         return 0.0
     start = moments[0].clock
     spent = moments[-1].clock - start
-    taken = moments[-1].step
+    steps_taken = moments[-1].step
     if takes_every_step:
-        return spent * (last / taken - 1.0)
+        return spent * (last / steps_taken - 1.0)
     # The step that the run had reached after half of the time.
     step_at_half = next(step for clock, step in moments if clock - start >= spent / 2)
-    growth = max(taken / max(step_at_half, 1), LEAST_GROWTH)
-    # In each period of half the time spent, n grows by the factor ``growth``. So it
-    # grows by the factor last / taken in log(last / taken) / log(growth) such periods.
-    return 0.5 * spent * math.log(last / taken) / math.log(growth)
+    growth = max(steps_taken / max(step_at_half, 1), LEAST_GROWTH)
+    # In each period of half the time spent, n grows by the factor ``growth``. So n
+    # grows from steps_taken to last in log(last / steps_taken) / log(growth) periods.
+    return 0.5 * spent * math.log(last / steps_taken) / math.log(growth)

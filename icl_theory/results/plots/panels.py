@@ -417,12 +417,12 @@ def label_ends(
     # This transform turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     _, right = ax.get_xlim()
-    heights = []
+    end_heights = []
     for end in ends:
         _, height_in_axes = data_to_axes.transform((right, end.y))
-        heights.append(height_in_axes)
+        end_heights.append(height_in_axes)
     # Curves that end at the same height, up to rounding, keep the order of the panel.
-    order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
+    order = np.argsort(np.round(end_heights, HEIGHT_DECIMALS), kind="stable")
     # The height of a line of text, as a share of the height of the axes.
     line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)
     # If the labels were stacked from the bottom without gaps, label i would stand at
@@ -431,7 +431,7 @@ def label_ends(
     # end of each curve, and increase it where it would fall. Finally, limit all rises
     # to the largest rise with which the topmost label stays within the axes.
     stack = line_height * np.arange(len(order))
-    rise = np.clip(np.array(heights)[order], 0.0, 1.0) - stack
+    rise = np.clip(np.array(end_heights)[order], 0.0, 1.0) - stack
     rise = np.maximum.accumulate(rise)
     rise = np.minimum(rise, 1.0 - stack[-1])
     places = rise + stack

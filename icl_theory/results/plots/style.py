@@ -114,10 +114,10 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     figure = whole_figure(drawn)
     ending = checked_path(path).suffix.lower()
     load_whole(*DRAWING, *WRITING.get(ending, ()))
-    endings = [f".{name}" for name in figure.canvas.get_supported_filetypes()]
-    if ending not in endings:
+    supported_endings = [f".{name}" for name in figure.canvas.get_supported_filetypes()]
+    if ending not in supported_endings:
         raise argument_error(
-            "path", str(path), "a file name ending in " + ", ".join(endings)
+            "path", str(path), "a file name ending in " + ", ".join(supported_endings)
         )
     # Without a date, the same figure always gives the same file.
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
