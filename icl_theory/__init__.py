@@ -7,8 +7,8 @@ from icl_theory._names import attach as _attach
 from icl_theory._version import __version__ as __version__
 from icl_theory.engine import display as _display
 
-# The module of this name draws results. The engine, which computes them, must not
-# import it, so the engine gets only the name.
+# The module `icl_theory.results.representations` draws results. The engine, which
+# computes them, must not import this module, so the engine gets only its name.
 _display.Displayable._display = "icl_theory.results.representations"
 
 __getattr__, __dir__, __all__ = _attach(__name__, __file__)

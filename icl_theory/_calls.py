@@ -60,13 +60,14 @@ def _call(
     given : dict
         The keyword arguments.
     family : type, optional
-        The family whose parameters these are. They are written in its order.
+        The family that declares the arguments. They are written in the order in which
+        it declares them.
     first : str
-        The text of a positional argument before them, if any.
+        The text of a positional argument before the keyword arguments, if any.
     """
     if name is None:
         return None
-    # The parameters of the family by name, in its order.
+    # The parameters of the family by name, in the order of their declaration.
     declared = {} if family is None else family.parameters()
     arguments = [first] if first else []
     for key in declared or given:
@@ -82,7 +83,7 @@ def _call(
         if text is None:
             return None
         # An argument may be equal to its default and yet another object, such as an
-        # array. Their texts show that they are equal.
+        # array. Equal texts show that the argument equals its default.
         if text != _written(default):
             arguments.append(f"{key}={text}")
     return f"{name}({', '.join(arguments)})"
@@ -132,8 +133,8 @@ def _known_as(value: type) -> str | None:
     root, *inner = value.__module__.split(".")
     if root != PACKAGE:
         return None
-    # The last name is that of the file. Classes are public as attributes of the folders
-    # above it, so try these folders, the outermost first.
+    # The last name is the name of the file. Classes are public as attributes of the
+    # folders above the file, so try these folders, the outermost first.
     folders = inner[:-1]
     paths = [folders[:depth] for depth in range(len(folders) + 1)]
     if folders[:1] == ["papers"]:

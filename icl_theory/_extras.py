@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# The optional libraries by the name of the extra. They are those of pyproject.toml,
-# which a test checks. Messages name the libraries and not `icl-theory[parquet]`: pip
-# would look for that on a package index, which may not have this package.
+# The optional libraries by the name of the extra, the same as in pyproject.toml; a test
+# compares them. Messages name the libraries and not `icl-theory[parquet]`: pip would
+# look for icl-theory on a package index, which may not have this package.
 REQUIREMENTS = {
     "parquet": ("filelock>=3.32", "pyarrow>=17"),
     "distributed": ("filelock>=3.32", "pyarrow>=17", "dask[distributed]>=2024.8"),

@@ -25,7 +25,7 @@ def attach(
     # defines a name.
     get, list_names, public = lazy_loader.attach_stub(package, file)
 
-    # Python calls this only for names that the package does not have yet.
+    # Python calls this function only for names that the package does not have yet.
     def get_or_suggest(name: str) -> Any:
         if name in public:
             return get(name)
@@ -51,8 +51,8 @@ def unknown(module: str, name: str, public: Iterable[str]) -> AttributeError:
 def suggesting(module: str, public: Iterable[str]) -> GetAttribute:
     """Return a ``__getattr__`` for a module that defines all of its names itself.
 
-    Python calls it only for names that the module does not have. It raises an error
-    with a suggestion.
+    Python calls this ``__getattr__`` only for names that the module does not have. It
+    raises an error with a suggestion.
     """
 
     def raise_unknown(name: str) -> Any:

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
-# Every integer up to here is a float64 number. Larger lengths and counts, which are
+# Every integer up to this one is a float64 number. Larger lengths and counts, which are
 # used as floats, would be rounded.
 EXACT = 2**53
 # An error shows at most this many characters of a value, about a line.

@@ -1,3 +1,3 @@
-"""The version, here alone."""
+"""The version of the package; all other modules take it from this one."""
 
 __version__ = "0.2.0"

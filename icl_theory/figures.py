@@ -55,8 +55,8 @@ def available() -> dict[str, str]:
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """Return the parameters of a figure by name, with the values that are drawn.
 
-    With ``quick`` the values are those with which drawing takes seconds. The texts of
-    the papers from which we worked state no values; all are chosen here.
+    With ``quick`` the values are such that drawing takes seconds. The texts of the
+    papers from which we worked state no values, so we have chosen all of them.
     """
     flag("quick", quick)
     recipe = _recipe(name)
@@ -167,8 +167,9 @@ def animate(
     import numpy as np
     from matplotlib import animation
 
+    # The film ends at the last step of the whole figure, even if ``quick`` is True.
     last = parameters("maps")["steps"][-1]
-    chosen = parameters("maps", quick=quick)
+    run_parameters = parameters("maps", quick=quick)
     count = integer("frames", frames, minimum=2)
     check_folder(folder)
     evenly_spaced = np.expm1(np.linspace(0.0, np.log1p(last), count))
@@ -177,7 +178,8 @@ def animate(
     steps = np.unique(np.rint(evenly_spaced).astype(int)).tolist()
     # For each run, its attention maps at all steps. The script of the figure defines
     # the function `attention`, which computes them.
-    maps_of_runs = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps)})
+    at_steps = run_parameters | {"steps": tuple(steps)}
+    maps_of_runs = _recipe("maps")["attention"](**at_steps)
     film = _film(maps_of_runs, steps)
     writers: dict[str, animation.AbstractMovieWriter] = {
         ".gif": animation.PillowWriter(fps=FRAMES_PER_SECOND)
@@ -267,7 +269,7 @@ def _recipe(name: str) -> dict[str, Any]:
     """Return the objects that the script of a figure defines, by name.
 
     One of them is the function ``figure``, which draws the figure. If the recipe is a
-    function, it is the only object, under this name.
+    function, it is the only object, under the name ``figure``.
     """
     by_name, _messages = recipes()
     recipe = by_name[choice("figure", name, by_name)]

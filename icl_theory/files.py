@@ -14,10 +14,10 @@ from icl_theory._validate import argument_error
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary file, which replaces the file at ``path`` if the block succeeds.
+    """Provide a temporary file, which replaces the file at ``path`` after a success.
 
-    The block gets the path of the temporary file and writes to it. If the block fails,
-    the temporary file is removed. Its name has the ending of ``path``, because
+    The with block gets the path of the temporary file and writes to it. If the block
+    fails, the temporary file is removed. Its name has the ending of ``path``, because
     libraries choose the format by the ending. The new file has the permissions of the
     old one. If ``path`` is a link, the file to which it points is replaced. A terminal,
     a pipe or ``/dev/null`` is not replaced: the contents of the temporary file are
@@ -26,13 +26,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     ValueError
-        A file cannot have this path, or the path is that of a disk or a socket.
+        A file cannot have this path, or it is the path of a disk or a socket.
     OSError
         The file cannot be written. The error names ``path``, and not the temporary
         file.
     """
     target = checked_path(path)
-    # 0 if there is no file yet. For 0 the functions of `stat` below return False.
+    # The mode is 0 if there is no file yet. For 0 the functions of `stat` below return
+    # False.
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
     # A terminal or /dev/null is a character device (CHR), a pipe a FIFO.
     is_stream = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
@@ -65,7 +66,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _put_in_place(temporary: Path, final: Path, mode: int) -> None:
     """Move a temporary file to its final path, with the permissions of the old file.
 
-    The ``mode`` is that of the old file, or 0 if there is none.
+    ``mode`` is the mode of the old file, or 0 if there is no old file.
     """
     # Write the contents to the disk before the old file is replaced. Otherwise a crash
     # of the system might leave an empty file.

@@ -1,4 +1,4 @@
-"""The command line: everything the package prints, it prints here.
+"""The command line: its commands print everything that the package prints.
 
 A command is made when it is needed. A Python function becomes a command of typer, and
 its parameters become the options. The commands of a family are made from the parameters
@@ -33,8 +33,8 @@ from icl_theory.families.registry import COMMANDS, broken, default, families_kno
 # The commands that every family has. Without the name of a family before them, they
 # work on the default family, regression.
 OF_FAMILIES = ("simulate", "sweep")
-# The modules of those commands that are not in the module of their own name in this
-# folder.
+# A command is in the module of its own name in this folder, except for the following
+# commands.
 MODULES = {
     "table": "icl_theory.cli.sweep",
     "report": "icl_theory.cli.pages",
@@ -105,7 +105,8 @@ def _aborting() -> Iterator[None]:
 def _command(name: str) -> Any:
     """Make one of `COMMANDS`, or the group of commands of a family.
 
-    An unknown name is a KeyError, as it must be for a mapping.
+    An unknown name raises a KeyError, as a mapping must: `_Commands` makes its items by
+    this function.
     """
     if name in OF_FAMILIES:
         return _of_family(name, default())
@@ -200,7 +201,7 @@ app = typer.Typer(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
 
-    Wrong input is one line on standard error and exit status 2.
+    Wrong input gives one line on standard error and the exit status 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
@@ -219,8 +220,9 @@ def main(arguments: list[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        # Typer's usage errors have no public class, but they have this method. Any
-        # other error is a mistake in the package, and its traceback is shown.
+        # Typer's usage errors have no public class, but they have the method
+        # `format_message`. Any other error is a mistake in the package, and its
+        # traceback is shown.
         if not hasattr(error, "format_message"):
             raise
         _fail(_usage(error))
@@ -266,7 +268,7 @@ def _usage(error: Any) -> str:
     """
     options = _same_letters(error)
     if options:
-        # format_message() ends with the suggestions in this attribute.
+        # The text of format_message() ends with the suggestions in this attribute.
         error.possibilities = options
     message: str = error.format_message()
     return message

@@ -108,8 +108,9 @@ def _audit_claims(
         _print_audit(report)
     failures = {*report.failures}
     if claim is None:
-        # Also name families whose claims cannot be loaded. For a single claim this is
-        # left out, because it would load families that the claim does not need.
+        # Also name families whose claims cannot be loaded. For a single claim they are
+        # not named, because finding them would load families that the claim does not
+        # need.
         _claims, messages = all_claims()
         failures |= {*messages}
     say_left_out(failures)

@@ -66,7 +66,8 @@ def figures(
 def _write_figures(names: list[str], out: Path, quick: bool) -> int:
     """Write figures, print their paths, and return the exit status.
 
-    A figure that fails is left out: its error is printed after the others are written.
+    A figure that fails is left out. Its error is printed after the other figures are
+    written.
     """
     failures: list[str] = []
     for name in names:

@@ -64,7 +64,7 @@ def with_options(
             parameters.append(option)
 
     # Typer calls this with a value for each option, which is None if it is not given.
-    # The mark lets Ctrl-C end a run early and return a part of it.
+    # The mark `returns_runs` lets Ctrl-C end a run early and return a part of it.
     @returns_runs
     def command(**options: Any) -> int:
         for group, names in groups.items():
@@ -105,7 +105,7 @@ def options_of(
         panel = _panel(name)
         option = typer.Option(
             flag(name),
-            # Brackets around a default are not markup for styles.
+            # Escape the brackets around a default, which are not markup for styles.
             help=escape(help_of(declared)),
             show_default=False,
             rich_help_panel=panel,
@@ -116,7 +116,7 @@ def options_of(
 
 
 def _panel(name: str) -> str | None:
-    """Return the heading of a parameter in --help; None for the usual one."""
+    """Return the heading of a parameter in --help; None for the usual heading."""
     if name in RULE_PARAMETERS:
         return RULE_PANEL
     if name in SET_PARAMETERS:
@@ -131,15 +131,15 @@ def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
     stay texts. Typer loads pydantic and importlib.metadata for conversions, which takes
     a tenth of the time of `icl-theory simulate`. The command is changed in place.
     """
-    # This method of typer returns the options of the command and --help.
+    # The method `get_params` of typer returns the options of the command and --help.
     all_options = command.get_params
 
     def get_params(context: Any) -> list[Any]:
-        """Return the options, which convert only what they have to."""
+        """Return the options, each of which converts its value only if needed."""
         options: list[Any] = all_options(context)
         for option in options:
-            # A later call returns the same options, whose method has been replaced by
-            # a partial already.
+            # A later call returns the same options, whose method has already been
+            # replaced by a partial.
             if not isinstance(option.process_value, functools.partial):
                 option.process_value = functools.partial(
                     _processed, option, option.process_value, option.name in texts
@@ -153,15 +153,15 @@ def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
 def _processed(
     option: Any, convert: Callable[..., Any], is_text: bool, context: Any, value: Any
 ) -> Any:
-    """Return the value of an option, converted only if it needs that.
+    """Return the value of an option, converted only if it needs a conversion.
 
     ``convert`` is the method of typer that converts a value and calls the callback of
     the option. It also refuses a required option that is not given. ``context`` and
-    ``value`` are the arguments of this method; an option that is not given has the
+    ``value`` are the arguments of ``convert``; an option that is not given has the
     value None.
     """
-    needs_no_conversion = is_text or value is None
-    if option.required or not needs_no_conversion:
+    needs_conversion = value is not None and not is_text
+    if option.required or needs_conversion:
         return convert(context, value)
     if option.callback is None:
         return value
@@ -227,7 +227,8 @@ def require(family: type[Family], settings: dict[str, Any]) -> None:
 def parse_value(declared: Parameter, text: str) -> Any:
     """Read the value of a parameter for a single run."""
     if declared.kind.arrays:
-        # A list is a vector here. In a sweep it would be the values of an axis.
+        # In a single run a list is a vector. In a sweep it would be the values of an
+        # axis.
         return declared.kind.parse(declared.name, text.strip())
     if declared.axis and declared.kind.numeric and (":" in text or "," in text):
         raise ValueError(
@@ -326,7 +327,7 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     parameter_of = _parameters_by_key(context.command)
-    # Typer takes the defaults of the options that are read later from this mapping.
+    # From this mapping typer takes the defaults of the options that it reads later.
     context.default_map = {}
     for spelling, value in _toml(path).items():
         key = spelling.replace("-", "_")

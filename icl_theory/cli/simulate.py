@@ -204,7 +204,7 @@ def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
     """Print a warning for each run whose target is not above the lowest loss.
 
     A run stops at `Stop.FLOOR` if its loss has come to the floor, the lowest loss, and
-    the target is below the floor. This happens only if the target is given as
+    the target is not above the floor. This happens only if the target is given as
     ``epsilon``.
     """
     for _, problem, run in simulations:
@@ -265,7 +265,7 @@ def _show(
 ) -> None:
     """Print runs as text or JSON, and the certificate of each run.
 
-    ``certificates`` has one for each run, or is empty without --certify.
+    ``certificates`` has a certificate for each run, or is empty without --certify.
     """
     if as_json:
         _print_json(simulations, certificates)
@@ -275,7 +275,7 @@ def _show(
         print_facts(simulations[0].run.facts())
     else:
         _print_side_by_side(simulations)
-    # Without --certify there are no certificates, and this prints nothing.
+    # Without --certify there are no certificates, and this loop prints nothing.
     for simulation, certificate in zip(simulations, certificates, strict=False):
         print()
         if not is_alone:

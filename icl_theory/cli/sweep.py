@@ -96,7 +96,7 @@ MOST_WORKERS = 10_000
 
 
 class Outputs(NamedTuple):
-    """The files that a command writes; None for a file without its option."""
+    """The files that a command writes; None for a file whose option is not given."""
 
     table: Annotated[
         Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")
@@ -129,7 +129,7 @@ class Outputs(NamedTuple):
             check_format(path, points)
         if over is not None:
             choice("over", over, swept)
-        # The fields of this tuple are the files, and None for each that is not given.
+        # Each field of this tuple is a file, or None if the file is not given.
         has_files = any(self)
         if not swept and has_files:
             raise ValueError(
@@ -160,8 +160,9 @@ class Outputs(NamedTuple):
     ) -> None:
         """Print the table of a sweep, unless it goes into files, and its transitions.
 
-        ``done_count`` is the number of computed points. To find the transitions of more
-        than ``most_points`` points would take minutes, so they are left out.
+        ``done_count`` is the number of computed points. Finding the transitions of a
+        sweep of more than ``most_points`` points would take minutes, so the transitions
+        of such a sweep are left out.
         """
         # Without a swept parameter there is a single point, which has no table.
         if not dataset.dims:
@@ -322,7 +323,8 @@ def _show(
         print_json(dataset.to_dict())
     elif done_count:
         outputs.show(dataset, over, done_count)
-    # A table is written even if points failed, so the exit status has to show it.
+    # A table is written even if points failed, so the exit status has to show that
+    # some points failed.
     failures = count(dataset, FAILED)
     if not failures:
         return 0
@@ -392,7 +394,7 @@ def _print_table(
     # Of a large sweep only the part that has the first rows is read.
     table = phase_table(first_part(dataset[["status", *quantities]], over), over)
     head = table.head(most)
-    # The values of each column by its heading, and below the texts of these values.
+    # The values of each column by its heading; ``cells`` has their texts.
     values = dict(contents(head))
     cells = {}
     for name, column in values.items():
@@ -472,7 +474,7 @@ def _fitted(
 
     All columns of swept parameters are shown, and then as many quantities as fit, the
     most important ones first. If not all fit, a quantity with the same cell in all rows
-    is moved to a sentence below the table, which leaves its width to others.
+    is moved to a sentence below the table, which leaves its width to other quantities.
 
     Parameters
     ----------
@@ -485,18 +487,19 @@ def _fitted(
     width : int
         The width of the terminal, in characters.
     """
-    widths = {}
+    column_widths = {}
     for name, column in cells.items():
-        widths[name] = max(len(text) for text in (name, *column)) + COLUMN_GAP
-    free_width = width - sum(widths[name] for name in axes)
-    # Columns without a value are left out. Two quantities may have the same symbol.
+        column_widths[name] = max(len(text) for text in (name, *column)) + COLUMN_GAP
+    free_width = width - sum(column_widths[name] for name in axes)
+    # Columns without a value are left out. Two quantities may have the same symbol,
+    # which `dict.fromkeys` keeps once.
     candidates = [
         name
         for name in dict.fromkeys(symbols)
         if name not in axes and any(cells.get(name, []))
     ]
     constant: dict[str, str] = {}
-    if sum(widths[name] for name in candidates) > free_width:
+    if sum(column_widths[name] for name in candidates) > free_width:
         constant = _constant_cells(cells, candidates)
     shown = [*axes]
     unshown = []
@@ -504,9 +507,9 @@ def _fitted(
         if name in constant:
             continue
         # If a column is too wide, a later, narrower one may still fit.
-        if widths[name] <= free_width:
+        if column_widths[name] <= free_width:
             shown.append(name)
-            free_width -= widths[name]
+            free_width -= column_widths[name]
         else:
             unshown.append(name)
     table_order = list(cells)

@@ -124,8 +124,8 @@ def page(place: str = "") -> str:
     for message in messages:
         warnings.warn(message, stacklevel=2)
     modules |= recorded()
-    # Each family has a script element of its own. If a browser stops at an error in
-    # one, it still runs the others.
+    # Each family has a script element of its own. A browser that stops at an error in
+    # one element still runs the others.
     scripts = ["\n".join(shared()), *modules.values()]
     parts = {
         "style": _read(HERE / "style.css"),
@@ -196,7 +196,7 @@ def recorded() -> dict[str, str]:
 def papers() -> Iterator[dict[str, str]]:
     """Yield an entry for each paper that has a setting of the explorer.
 
-    It has the authors and the year, the title, the setting and its description.
+    An entry has the authors and the year, the title, the setting and its description.
     """
     claims_by_family, _messages = all_claims()
     for claims in claims_by_family.values():
@@ -225,8 +225,8 @@ def _short_authors(authors: str) -> str:
 def _modules(name: str, data: dict[str, Any], scripts: dict[str, str]) -> str:
     """Return the modules of a panel, one for each piece of data and for each script.
 
-    ``name`` is the name of the panel. ``data`` has values for JSON, and ``scripts``
-    JavaScript, by the part of the panel.
+    ``name`` is the name of the panel. ``data`` has values that are written as JSON, and
+    ``scripts`` has JavaScript. The keys of both are the names of parts of the panel.
     """
     sources = {}
     for part, value in data.items():
@@ -266,8 +266,8 @@ def _limits(kind: Any) -> dict[str, float | None]:
     """Return the smallest and the largest value of a parameter of some kind.
 
     An infinite limit is None, because JSON has no infinite numbers. A parameter that is
-    not a number has no limits. A number of the kind ``signed`` may be negative, and one
-    of the kind ``zero`` may be 0.
+    not a number has no limits. A number may be negative if the attribute ``signed`` of
+    its kind is true, and 0 if the attribute ``zero`` is true.
     """
     if not isinstance(kind, Number):
         return {}

@@ -49,7 +49,7 @@ def text(value: object) -> str:
 def _templates() -> jinja2.Environment:
     """Return the templates of a page and its pieces.
 
-    They escape all values, and write them as the function `number` does.
+    The templates escape all values, and write them as the function `number` does.
     """
     load_whole("jinja2")
     import jinja2
@@ -158,8 +158,8 @@ def figure(source: str, caption: str) -> str:
 def image(ax: Axes, alternative: str) -> str:
     """Return the figure of axes as an inline image.
 
-    ``alternative`` describes it to readers who cannot see it. Like `picture`, this
-    closes the figure.
+    ``alternative`` describes the image to readers who cannot see it. Like `picture`,
+    this function closes the figure.
     """
     return _macro("image", picture(ax), alternative)
 

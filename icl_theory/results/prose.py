@@ -95,10 +95,10 @@ class Prose:
     parts : mapping of str to str
         The text under each heading of `PARTS`, without the findings.
     findings : mapping of str to Finding
-        One for each statement, in the order of the file.
+        The finding on each statement, by its name, in the order of the file.
     flags : str
-        A table in Markdown that translates the flags of the authors' code into those of
-        this package; empty if the folder has none.
+        A table in Markdown that translates the flags of the authors' code into the
+        flags of this package; empty if the folder has no such table.
     """
 
     parts: Mapping[str, str]
@@ -136,7 +136,7 @@ def read_prose(paper: Paper) -> Prose:
         parts = _split(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise refusal(paper, f"{path} cannot be read ({error.strerror})") from None
-    # Lists compare the order as well.
+    # The comparison of two lists also checks the order.
     if [*parts] != [*PARTS]:
         headings = ", ".join(f"## {part}" for part in PARTS)
         present = ", ".join(f"## {part}" for part in parts) or "none"
@@ -164,7 +164,7 @@ def read_prose(paper: Paper) -> Prose:
 
 
 def _split(text: str) -> dict[str, str]:
-    """Return the text under each heading of second level, by heading."""
+    """Return the text under each heading of the second level, by heading."""
     # The pieces are the text before the first heading, then headings and texts in turn.
     _, *pieces = _HEADING.split(text)
     headings = pieces[::2]

@@ -31,9 +31,9 @@ SLAB = 250_000
 # The bytes that a text is taken to have when the size of points is estimated. Most
 # texts are words, and a few are messages of up to 1000 characters.
 TEXT_SIZE = 256
-# Bytes that are read at a time. A block is a range of the first parameter. To read it,
-# every chunk that overlaps it is read as a whole. Small blocks would read the same
-# chunk many times, and large ones need memory.
+# Bytes of a block, which is read at a time. A block is a range of values of the first
+# parameter. To read a block, every chunk that overlaps it is read as a whole. Small
+# blocks would read the same chunk many times, and large ones need memory.
 BLOCK = 2**28
 
 
@@ -44,13 +44,13 @@ def count(dataset: xarray.Dataset, status: str) -> int:
     dataset in memory or a part of a store.
     """
     statuses = dataset["status"]
-    done = tiles_done(statuses.data)
-    if done is None:
+    is_done = tiles_done(statuses.data)
+    if is_done is None:
         return int((statuses == status).sum())
     if status == PENDING:
-        # A file of a store never has a pending point, so the pending points are those
-        # of the tiles without a file.
-        return int(_tile_sizes(statuses.data.chunks)[~done].sum())
+        # A file of a store never has a pending point, so the pending points are the
+        # points of the tiles without a file.
+        return int(_tile_sizes(statuses.data.chunks)[~is_done].sum())
     return int((computed(dataset)["status"] == status).sum())
 
 
@@ -63,20 +63,20 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     """
     statuses = dataset["status"]
     tile_lengths: Any = getattr(statuses.data, "chunks", None)
-    done = tiles_done(statuses.data)
-    if done is None and tile_lengths is not None:
+    is_done = tiles_done(statuses.data)
+    if is_done is None and tile_lengths is not None:
         return dataset
-    if done is None:
+    if is_done is None:
         # In memory each point is a tile of its own.
-        done = statuses.values != PENDING
+        is_done = statuses.values != PENDING
         tile_lengths = tuple(np.ones(size, dtype=np.int64) for size in statuses.shape)
     block = {}
     for axis, name in enumerate(statuses.dims):
-        block[name] = _span(done, axis, tile_lengths[axis])
-    if all(part == slice(0, dataset.sizes[name]) for name, part in block.items()):
+        block[name] = _span(is_done, axis, tile_lengths[axis])
+    if all(span == slice(0, dataset.sizes[name]) for name, span in block.items()):
         return dataset
     part = dataset.isel(block)
-    if not done.any():
+    if not is_done.any():
         return _without_dask(part)
     if statuses.chunks is None:
         # In memory the exponents have been computed already.
@@ -114,7 +114,7 @@ def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
 def _with_own_exponents(
     part: xarray.Dataset, dataset: xarray.Dataset, block: dict[Hashable, slice]
 ) -> xarray.Dataset:
-    """Return a block with exponents from its own points and those next to it.
+    """Return a block with exponents from its own points and the points next to it.
 
     The block ``part`` consists of the slices ``block`` of ``dataset``. An exponent is
     the slope d ln T/d ln x of the steps T along a parameter x, which its attribute

@@ -97,8 +97,8 @@ def html_report(
     source : str, optional
         The file or folder from which ``found`` was read; the report names it.
     date : datetime.date, optional
-        The date to be printed in the report. There is none by default, so that the same
-        arguments give the same page.
+        The date to be printed in the report. By default the report has no date, so that
+        the same arguments give the same page.
 
     Returns
     -------
@@ -184,7 +184,7 @@ def _statements(run: Trajectory) -> str:
     with left_out("the check of the statements", messages):
         if run.risk is None:
             return ""
-        # Raised if no statement of the family covers the risk.
+        # NotCoveredError is raised if no statement of the family covers the risk.
         with contextlib.suppress(NotCoveredError):
             return str(html(check_bounds(run)))
     return "".join(map(paragraph, messages))
@@ -203,7 +203,7 @@ def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
         if values.ndim == 1:
             columns[name] = values
         elif name == "attention":
-            # The mean over the queries, which are the other axes.
+            # All axes after the first are queries, over which the mean is taken.
             columns["attention (mean)"] = values.reshape(len(run.t), -1).mean(axis=1)
         else:
             not_shown.append(name)
@@ -230,6 +230,7 @@ def _of_sweep(
     counts = {status: count(dataset, status) for status in STATUS_WORDS}
     size = dataset["status"].size
     done_count = size - counts[PENDING]
+    # The smallest block of the grid that has every computed point.
     block = computed(dataset)
     body = [section("Summary", paragraph(_summary(counts, size, source)))]
     if names and done_count:
@@ -279,11 +280,11 @@ def _swept(
     is_complete: bool,
     most_columns: int = 14,
 ) -> list[str]:
-    """Return figures, transitions and the first rows of the table.
+    """Return the figures, the transitions and the first rows of the table of a sweep.
 
     ``done_count`` is the number of computed points. The table has a column for every
-    quantity. If there are more than ``most_columns``, it has only those that describe
-    phases.
+    quantity. If there are more than ``most_columns``, it has only the quantities that
+    describe phases.
     """
     part = first_part(dataset, over)
     rows = phase_table(part, over, every=True)
@@ -403,7 +404,7 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
             f"{caption}: no figure, because no computed point took a step or more to "
             "its target."
         )
-    # `plot_sweep` draws only every stride-th value of a parameter with very many.
+    # `plot_sweep` draws only every stride-th value of a parameter with many values.
     for name, stride in thinned(part).items():
         caption += f", one value of {symbol(part, name)} in {stride}"
     if not_drawn:
@@ -433,9 +434,9 @@ def _problems(
         places = places_of(dataset["status"] == status)
         # Stop at the last point with this status: otherwise the search would go through
         # the rest of the grid, which may have millions of points.
-        shown = min(total, most - len(problems))
+        shown_count = min(total, most - len(problems))
         problems += [
-            _Problem(status, place) for place in itertools.islice(places, shown)
+            _Problem(status, place) for place in itertools.islice(places, shown_count)
         ]
     if not problems:
         return section(heading)
@@ -501,7 +502,7 @@ def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
-    """Return the columns "unit" and "meaning" of a table of these quantities."""
+    """Return the columns "unit" and "meaning" of a table of quantities."""
     attribute_of = {"unit": "units", "meaning": "description"}
     return {
         heading: [dataset[name].attrs.get(attribute, "") for name in names]

@@ -1,9 +1,9 @@
 """A page for a paper: the model, the findings, figures, and the evidence on them.
 
-A `Paper` has a `Reading` for each of its statements, which names the rows of the audit
-that measure the statement, a question, and a figure. A row is a function that returns a
-`Claim`, a statement with its measurements and a verdict, which begins with one of the
-`Outcome` values. `Prose` is the part of the page that is written by hand.
+A `Paper` has a `Reading` for each of its statements. A reading names a question, a
+figure, and the rows of the audit that measure the statement. A row is a function that
+returns a `Claim`: a statement, its measurements, and a verdict that begins with one of
+the `Outcome` values. `Prose` is the part of the page that is written by hand.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Reproduced(NamedTuple):
     def _clause(self, claim: Claim) -> str:
         """Return the clause of the verdict on a row that does not simply hold."""
         clause = _first_clause(claim.verdict)
-        # A failure of our formula must not be read as one of the paper's.
+        # A failure of our formula must not be read as a failure of the paper's formula.
         if claim.violated and claim.formula == RECONSTRUCTED:
             clause = f"our formula {clause}"
         if len(self.claims) == 1:
@@ -468,7 +468,7 @@ class Reproduction:
         """Return the page as one HTML file that needs nothing else."""
         drawings = self.drawings
         body = [block.to_html(drawings) for block in self.blocks()]
-        # None, because the last block names the command.
+        # The commands are None, because the last block names the command.
         return notebook.page(self.paper.title, body, None, version=__version__)
 
     @Progress("writing the pages")
@@ -483,7 +483,8 @@ class Reproduction:
             The files, each written whole or not at all.
         """
         figures.check_folder(folder)
-        # Both pages are made before the first is written: an error leaves no file.
+        # Both pages are made before the first is written, so that an error in making
+        # them leaves no file.
         pages = {
             Path(folder, f"{self.paper.name}.md"): self.to_markdown(),
             Path(folder, f"{self.paper.name}.html"): self.to_html(),
@@ -556,8 +557,8 @@ class _Measurements:
         if reading.figure:
             with self._left_out(f"the figure {reading.figure}"):
                 drawings.append(self._draw_figure(reading.figure))
-        # If they were not released, pyplot would keep all figures, and a notebook would
-        # show them below the cell.
+        # If the figures were not released, pyplot would keep all of them, and a
+        # notebook would show them below the cell.
         for drawing in drawings:
             release(drawing.figure)
         return Reproduced(reading, tuple(claims), answered, tuple(drawings))

@@ -209,8 +209,8 @@ def write_table(
         From `sweep` or `load_sweep`.
     path : path-like
         The file, written whole or not at all. Markdown (.md) and LaTeX (.tex, booktabs)
-        have the columns of `phase_table`, and below them where the transitions lie;
-        Markdown also says what the headings mean. CSV (.csv) and Parquet (.parquet)
+        have the columns of `phase_table`, and below them sentences on the transitions;
+        Markdown also explains the headings. CSV (.csv) and Parquet (.parquet)
         have every parameter and every quantity under its name in the dataset. There a
         statement is 1 (holds), 0 (fails) or a blank (does not apply).
     over : str, optional
@@ -233,7 +233,8 @@ def write_table(
     # long.
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
-    # These are loaded at the first use. Ctrl-C must not leave one of them half loaded.
+    # These modules are loaded at their first use. Ctrl-C must not leave one of them
+    # half loaded.
     load_whole("pandas.io.formats.csvs", "pyarrow.parquet")
     with replacing(target) as temporary, Progress(f"writing {target}"):
         if ending == ".parquet":
@@ -342,7 +343,7 @@ def escaped(text: str) -> str:
 def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     """Return the columns of a table, as pairs of heading and values.
 
-    They are not a dictionary, because two columns may have the same heading.
+    The pairs are not a dictionary, because two columns may have the same heading.
     """
     if not hasattr(table, "columns") or not len(table.columns):
         raise argument_error("table", table, "a table of pandas with a column or more")

@@ -71,7 +71,8 @@ def bars(measured: Any, error: Any) -> Array:
     above = np.asarray(error, dtype=np.float64)
     # A point that was not measured is NaN, and its bar then is NaN, too.
     with np.errstate(invalid="ignore"):
-        # The lower end is point / (1 + above/point), so the bar below has the length
+        # The lower end is point / (1 + above/point), so the part of the bar below the
+        # point has the length
         # point - point / (1 + above/point) = above / (1 + above/point).
         below = above / (1.0 + above / point)
     return np.array([below, above])
@@ -137,11 +138,11 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
 
 
 def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
-    """Return the error for a parameter whose exponent has no two limits."""
+    """Return the error for a parameter whose exponent does not have two limits."""
     names = [name for name in dimensions(dataset) if limits_of(dataset, name)]
     allowed = "a swept parameter whose exponent has two limits"
     allowed += f" ({', '.join(names) or 'here none'})"
-    # Without a reason, no full stop is added either.
+    # If the reason is empty, rstrip() removes the full stop and the space.
     allowed += f". {not_applicable(dataset)}".rstrip(". ")
     return argument_error("over", over, allowed)
 
@@ -155,7 +156,7 @@ def _lines(
     part of the dataset with these values. The dataset is read part by part, unless a
     line is longer than a part.
     """
-    # A part would then contain only a piece of a line.
+    # If a line is longer than SLAB, a part would contain only a piece of it.
     if dataset.sizes[over] > SLAB:
         yield from lines(dataset, over)
         return
@@ -194,7 +195,8 @@ def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Tran
     passages = _passages(_progress(x, T, limits))
     candidates = [_transition_at(x, T, limits, i) for i in passages]
     # If T is only a few steps, one step more or less makes the exponent jump past the
-    # half-way point, with a large error. So take the candidate with the smallest error.
+    # half-way point. Such a candidate has a large error, so take the one with the
+    # smallest error.
     return min(candidates, key=_relative_error, default=nowhere)
 
 
@@ -245,7 +247,7 @@ def _transition_at(
     # 0.5/T/width. The crossing moves by this change of the exponent, divided by the
     # slope of the exponent, rise/width. The width cancels.
     rounding_error = 0.5 / float(min(T[i], T[i + 1])) / rise
-    # These are errors of the logarithm.
+    # All three errors are errors of ln x.
     log_error = interpolation_error + discretisation_error + rounding_error
     log_error = min(log_error, LARGEST_LOG_ERROR)
     measured = math.exp(spline)
@@ -326,7 +328,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     result is NaN if the line does not cross the boundary.
     """
     bounded = line[boundary].attrs["of"]
-    # Zeros and missing values are refused below.
+    # Zeros and missing values make the result NaN below.
     with np.errstate(divide="ignore", invalid="ignore"):
         log_x = np.log(line[over].values.astype(np.float64))
         # The parameter may be constant along the line.
@@ -360,7 +362,7 @@ def transition_notes(
 ) -> tuple[str, ...]:
     """Return a sentence for each transition of a sweep along ``over``.
 
-    There is none if the exponent has no limits.
+    There is no sentence if the exponent has no limits.
     """
     over = dimension(dataset, over)
     table = transitions_of(dataset, over)

@@ -81,8 +81,8 @@ def claims_in_order(messages: list[str]) -> Iterator[tuple[str, Claims]]:
 
 def _families_in_order() -> Iterator[str]:
     """Yield the names of all families, the default one as early as plug-ins allow."""
-    # Most rows are of the default family. It comes first unless a plug-in asks for an
-    # earlier place, and it can be yielded before any family is loaded.
+    # Most rows are of the default family, which has the order 0. It comes first unless
+    # a plug-in has a negative order, and is then yielded before any family is loaded.
     plug_ins, _ = discover()
     default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins)
     if default_is_first:
@@ -487,7 +487,7 @@ def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, C
 def _seconds_of_papers(
     claims_by_family: Mapping[str, Claims], seconds: _Seconds
 ) -> dict[str, float]:
-    """Return the processor time of each paper's rows and questions, by its name."""
+    """Return the processor time of rows and questions, by the name of their paper."""
     seconds_of_papers = {}
     for claims in claims_by_family.values():
         for paper in claims.papers:
@@ -497,7 +497,7 @@ def _seconds_of_papers(
 
 def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
     """Return the processor time that a paper's rows and questions took together."""
-    # Make claims that hold only the rows and questions of this paper's readings.
+    # `Claims` collects the rows and questions of this paper's readings.
     claims = Claims(papers=(paper,))
     names = [question.name for question in claims.questions]
     times = [seconds.of_rows.get(row, 0.0) for row in claims.rows]
@@ -506,7 +506,7 @@ def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
 
 
 def _row_at(number: int) -> _FamilyRow:
-    """Return the row with a number in the table.
+    """Return the row with the number ``number`` in the table.
 
     Families that come after its family in the table are not loaded, because loading
     takes longer than most rows.

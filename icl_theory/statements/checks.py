@@ -66,7 +66,8 @@ def check_bounds(run: Trajectory) -> BoundChecks:
         raise NotCoveredError(str(error))
     if run.family is not None:
         # The statements are about half the mean squared error. If the mean squared
-        # error was trained, this converts the losses and the learning rate of the run.
+        # error was trained, `in_theory_units` converts the losses and the learning rate
+        # of the run.
         run = run.family.in_theory_units(run)
     checks: BoundChecks = family.claims.check(run)
     return checks
@@ -118,7 +119,7 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
         comparison = claims.compare
     if isinstance(run_or_risk, Trajectory) and run_or_risk.family is not None:
         # Risks and samplers have half the mean squared error as their loss. If the mean
-        # squared error was trained, this converts the run.
+        # squared error was trained, `in_theory_units` converts the run.
         run_or_risk = run_or_risk.family.in_theory_units(run_or_risk)
     try:
         result: CrossCheck = comparison(run_or_risk, **options)
@@ -143,7 +144,8 @@ def _with_samples(
     """
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
-    # From fewer batches their standard error could hardly be estimated.
+    # From fewer than four batches the standard error of their mean could hardly be
+    # estimated.
     batches = integer("batches", batches, minimum=4)
     problem: Family = run.family
     points = {

@@ -62,7 +62,7 @@ class Outcome(Enum):
     """
 
     # The order matters: `Claim.outcome` takes the first value with which the verdict
-    # begins, and "holds" and "fails" begin some of the others.
+    # begins. So "holds" and "fails" come after the longer values that begin with them.
     LOOSE = "holds, loose"
     ONLY = "holds only"
     HOLDS = "holds"
@@ -278,12 +278,12 @@ def identity(
         """Return the row of a function that makes a generator of errors."""
 
         # `row` takes the statement from the docstring, which `wraps` copies from the
-        # generator.
+        # function ``cases``.
         @row(name, source, status=Status.EXACT, bound=f"{allowed:.0e}")
         @functools.wraps(cases)
         def largest_error(quick: bool) -> Claim:
             errors, grid = _errors_and_grid(cases(quick))
-            largest = float(np.max(errors))  # NaN if one of them is
+            largest = float(np.max(errors))  # NaN if any error is NaN
             return Claim.of(largest <= allowed, grid, f"error below {decade(largest)}")
 
         return largest_error
@@ -300,7 +300,7 @@ def _errors_and_grid(cases: Errors) -> tuple[list[float], str]:
             case = next(cases)
         except StopIteration as end:
             return errors, str(end.value)
-        # A pair of arrays, measured and expected, or an error.
+        # A case is a pair of arrays, measured and expected, or an error.
         errors.append(off(*case) if isinstance(case, tuple) else float(case))
 
 

@@ -20,7 +20,7 @@ MOST_STEPS = 5000
 def off(measured: Any, expected: Any) -> float:
     """Return the largest relative difference between entries of two arrays.
 
-    It is relative to the entry of ``expected``, which may not be 0.
+    Each difference is relative to the entry of ``expected``, which may not be 0.
     """
     return float(np.max(np.abs(np.asarray(measured) / expected - 1.0)))
 

@@ -197,7 +197,7 @@ class Claims:
                 rows |= dict.fromkeys(reading.rows)
                 if reading.question:
                     questions[reading.question] = None
-        # Rows and questions that are given replace those in the readings.
+        # Rows and questions that are given as arguments replace those in the readings.
         set_fields(
             self,
             rows=self.rows or tuple(rows),

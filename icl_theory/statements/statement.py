@@ -145,7 +145,7 @@ class Statement:
     def applies(self, run: Training) -> bool:
         """Whether the statement covers the training of a run.
 
-        Its hypotheses are not tested; `check` does this.
+        `check` also tests the hypotheses of the statement; this method does not.
         """
         return self.scope is None or self.scope.applies(run)
 

@@ -41,10 +41,10 @@ def estimate(
 ) -> Iterator[str]:
     """Yield lines that estimate the points, the time and the memory of a sweep.
 
-    Some points are computed in batches, and the others are simulated one by one. How
-    many points are computed in either way is estimated from ``samples`` random points,
-    or counted if the grid has no more points than that. Then some points are timed: for
-    about ``budget`` seconds one by one, and for up to three times as long in batches.
+    Some points are computed in batches, and the others are simulated one by one. Both
+    numbers of points are estimated from ``samples`` random points, or counted if the
+    grid has at most ``samples`` points. Then some points are timed: for about
+    ``budget`` seconds one by one, and for up to about three times as long in batches.
     """
     grid = planned.grid
     is_exact = grid.size <= samples
@@ -60,13 +60,13 @@ def estimate(
         f"{about}{batched_count:,} in batches and {alone_count:,} one by one"
     )
     alone = _time_alone(planned, index[~is_batched], budget)
-    together = _points_of_a_batch(planned, index[is_batched])
-    batched = _time_together(planned, together, budget)
-    seconds = (alone_count * alone.seconds + batched_count * batched.seconds) / workers
+    batch_points = _points_of_a_batch(planned, index[is_batched])
+    together = _time_together(planned, batch_points, budget)
+    seconds = (alone_count * alone.seconds + batched_count * together.seconds) / workers
     time_needed = duration(seconds) if seconds >= 10 else f"{seconds:.1g} s"
     by_workers = f" on {workers} workers" if workers > 1 else ""
     yield f"about {time_needed}{by_workers}"
-    errors = (*batched.errors, *alone.errors)
+    errors = (*together.errors, *alone.errors)
     if errors:
         yield f"some of the points that were timed fail: {errors[0]}"
     yield _memory(planned)
@@ -75,8 +75,8 @@ def estimate(
 def _random_points(size: int, samples: int) -> NDArray[np.int64]:
     """Return the flat indices of random points of a grid of ``size`` points.
 
-    If there are at most ``samples`` points, they are all of them, in a random order.
-    Otherwise they are ``samples`` points, some of which may be equal.
+    If the grid has at most ``samples`` points, all of them are returned, in a random
+    order. Otherwise ``samples`` points are returned, some of which may be equal.
     """
     # With a fixed seed, two estimates of one sweep look at the same points.
     rng = np.random.default_rng(0)
@@ -149,8 +149,10 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
     """Time batches of points, each BATCH_GROWTH times as large as the one before.
 
     ``index``, (P,), has the flat indices of points that can be computed in batches. A
-    new batch starts only if the time left would be enough to repeat the last one. The
-    mean time of a point comes from the last batch, which is the largest.
+    new batch starts only if the time left would be enough to repeat the last one. How
+    much longer the larger batch takes is not known beforehand, so the batches may
+    exceed their time. The mean time of a point comes from the last batch, which is the
+    largest.
     """
     count = 0
     batch_seconds = 0.0
@@ -264,12 +266,12 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
         return 0.0
     start = moments[0].clock
     spent = moments[-1].clock - start
-    taken = moments[-1].step
+    steps_taken = moments[-1].step
     if takes_every_step:
-        return spent * (last / taken - 1.0)
+        return spent * (last / steps_taken - 1.0)
     # The step that the run had reached after half of the time.
     step_at_half = next(step for clock, step in moments if clock - start >= spent / 2)
-    growth = max(taken / max(step_at_half, 1), LEAST_GROWTH)
-    # In each period of half the time spent, n grows by the factor ``growth``. So it
-    # grows by the factor last / taken in log(last / taken) / log(growth) such periods.
-    return 0.5 * spent * math.log(last / taken) / math.log(growth)
+    growth = max(steps_taken / max(step_at_half, 1), LEAST_GROWTH)
+    # In each period of half the time spent, n grows by the factor ``growth``. So n
+    # grows from steps_taken to last in log(last / steps_taken) / log(growth) periods.
+    return 0.5 * spent * math.log(last / steps_taken) / math.log(growth)

@@ -53,8 +53,8 @@ LARGEST_KEPT = 2**25 - 2**16
 # this process do not fill the memory. Any number well above the number of workers would
 # do.
 MOST_CHUNKS = 1024
-# These chunks have about this many points in all. With 8 bytes a value, that is 128 MiB
-# for each column.
+# The chunks that an executor has at a time have about this many points in all. With 8
+# bytes a value, that is 128 MiB for each column.
 MOST_POINTS = 2**24
 # An error is shown, or kept as a message, with at most this many characters. The limit
 # keeps arrays that are printed in an error from filling the screen and the store.
@@ -112,7 +112,7 @@ def evaluate(
     Parameters
     ----------
     grid, model : Grid, Model
-        The points, and what to evaluate there.
+        The points, and the model to evaluate at them.
     executor : concurrent.futures.Executor, optional
         The executor that evaluates the chunks; this process does so by default.
     storage : Store, optional
@@ -146,7 +146,8 @@ def evaluate(
     ...     columns = (Column("square", "f8", "", "x²"),)
     ...     def evaluate(self, points):
     ...         values = blank(self.columns, len(points["x"]))
-    ...         values["square"], values["status"][:] = points["x"] ** 2, "reached"
+    ...         values["square"] = points["x"] ** 2
+    ...         values["status"][:] = "reached"
     ...         return values
     >>> grid = Grid((Axis("x", np.arange(4.0), "", "a number", True),), chunk=2)
     >>> evaluate(grid, Square()).values["square"]
@@ -196,8 +197,8 @@ def _keep_freed(size: int) -> None:
     By default glibc returns the memory of each tile to the system, and must get it
     again for the next tile.
     """
-    # glibc learns from the size of an array that is freed. This one is freed at once,
-    # and takes no memory, because nothing is written to it.
+    # glibc learns from the size of an array that is freed. The array in the next line
+    # is freed at once, and takes no memory, because nothing is written to it.
     np.empty(min(LARGEST_KEPT, size), dtype=np.uint8)
 
 
@@ -243,7 +244,7 @@ def _finished_chunks(
                     finished = Finished(chunk, future.result(), may_be_stored=True)
                 except (BrokenExecutor, CancelledError):
                     # The executor can compute no further chunk. The outer handler turns
-                    # this into the error for the user.
+                    # its error into the error that the user sees.
                     raise
                 except Exception as error:
                     # `attempt` catches the errors of the model and keeps them as
@@ -393,8 +394,8 @@ def _prepare(pid: int) -> None:
     """Make a worker use one BLAS thread and keep freed memory for its next tile.
 
     Workers of Dask otherwise give freed memory back to the system. ``pid`` is the
-    number of the process. It is the key of the cache, so that this is done once in each
-    process.
+    number of the process. As the key of the cache, it ensures that each process is
+    prepared once.
     """
     threadpool_limits(limits=1)
     # Only glibc has mallopt with these options; elsewhere nothing is changed.

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
-    r"""Local exponent :math:`d\ln T/d\ln x` of the steps T along a dimension.
+    r"""Return the local exponent :math:`d\ln T/d\ln x` along a dimension.
 
-    It is computed by centred differences, which are one-sided at the ends. The
-    exponent is NaN if its difference needs a number of steps that is zero or missing
-    (a missing one is written as -1).
+    T are the steps and x is the parameter. The exponent is computed by centred
+    differences, which are one-sided at the ends. It is NaN if its difference needs a
+    number of steps that is zero or missing (a missing one is written as -1).
 
     Parameters
     ----------

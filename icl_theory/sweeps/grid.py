@@ -2,7 +2,9 @@
 
 A grid is cut into tiles of at most a given number of points, which does not depend on
 the number of workers. A tile is a block of the grid, so that it is also a chunk of the
-array in which a column is kept. "Chunk" also stands for the number of a tile.
+array in which a column is kept. The argument ``chunk`` of a method is the number of a
+tile. Only the field ``chunk`` of `Grid` and the argument of `Grid.cut` are a number of
+points, the largest in a tile.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     import xarray
 
 T = TypeVar("T")
-# The statuses of a point: not evaluated yet, ended by an error, or run until the target
-# was reached or another reason ended the run.
+# The statuses of a point: not evaluated yet; ended by an error; run until it reached
+# its target; run until it ended for another reason.
 PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
 # The statuses of a point that was evaluated.
@@ -205,7 +207,8 @@ class Grid:
     def tile(self) -> tuple[int, ...]:
         """Lengths of a tile along the axes.
 
-        A tile is as long as possible along the last axis, then along the axis before.
+        A tile is as long as possible along the last axis, then along the axis before
+        it, and so on.
         """
         lengths = []
         available = self.chunk
@@ -303,7 +306,7 @@ def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
 def blank(columns: tuple[Column, ...], size: int) -> Values:
     """Return writable columns of ``size`` missing values, with status and message.
 
-    They are refused if they do not fit the memory.
+    Columns that do not fit into memory are refused.
     """
     check_fits("points", size, bytes_of(columns, size))
     return {name: values.copy() for name, values in uniform(columns, size, {}).items()}
@@ -319,7 +322,7 @@ def uniform(
 ) -> Values:
     """Return read-only columns of ``size`` points, with status and message.
 
-    ``values`` gives for the name of a column one value for all points, or one for each
+    ``values`` has, by the name of a column, one value for all points, or one for each
     point. A column that is not in ``values`` gets its missing value.
     """
     result = {}
@@ -394,8 +397,8 @@ class Filled:
         """Put the columns of a tile into their places.
 
         A column is an array (P,), or its only value, (1,), if it is constant. If Ctrl-C
-        interrupts this, the tile becomes pending again: a point must not have only some
-        of its columns.
+        interrupts the method, the tile becomes pending again: a point must not have
+        only some of its columns.
         """
         region = self._grid.region(chunk)
         columns = values.items() if isinstance(values, dict) else values
@@ -483,9 +486,9 @@ def axis_values(
     values = _array(name, check_all(argument))
     if not values.size:
         raise argument_error(name, argument, "a sequence of at least one value")
-    unique, count = np.unique(values, return_counts=True)
+    unique, counts = np.unique(values, return_counts=True)
     if unique.size < values.size:
-        duplicate = unique[count > 1][0]
+        duplicate = unique[counts > 1][0]
         is_word = values.dtype.kind == "U"
         shown = repr(str(duplicate)) if is_word else f"{duplicate:.15g}"
         raise argument_error(
@@ -514,9 +517,10 @@ def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
 
 
 def whole_numbers(values: Array) -> NDArray[Any]:
-    """Return the values of an integer parameter as int64, or unchanged if one is not.
+    """Return the values of an integer parameter as int64 if all of them fit into it.
 
-    An int64 can hold neither infinity nor a value of 2^63 or more in size.
+    An int64 can hold neither infinity nor a value of 2^63 or more in size. If one value
+    does not fit, all values are returned unchanged.
     """
     are_int64 = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
     return values.astype(np.int64) if are_int64 else values

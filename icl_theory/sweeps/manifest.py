@@ -32,8 +32,8 @@ MOST_AXES = 30
 # The largest number of characters of all words of an axis, each counted with the length
 # of the longest. NumPy takes four bytes for a character, so this is 128 MiB.
 MOST_CHARACTERS = 2**25
-# The type of an axis in the file, by the kind of its NumPy dtype; and the dtype by this
-# type.
+# The word for the type of an axis in the file, by the kind of the NumPy dtype of its
+# values; and the NumPy dtype by this word.
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": np.str_}
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
@@ -107,7 +107,7 @@ class Manifest:
     def digest(self) -> str:
         """The digest of `facts`.
 
-        The names of the store's parts, the files of its chunks, depend on it.
+        The names of the store's parts, the files of its chunks, depend on this digest.
         """
         return digest(_bytes(self.facts))
 
@@ -140,7 +140,7 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
 
 
 def _from_document(document: dict[str, Any]) -> tuple[Manifest, list[str]]:
-    """Return the manifest and the commands of a document, whose sizes are bounded."""
+    """Return the manifest and the commands of a document, or refuse a large one."""
     # The first MOST_AXES + 1 axes are enough for Manifest to refuse too many.
     axes = tuple(_axis(**facts) for facts in document["axes"][: MOST_AXES + 1])
     columns = tuple(_column(**facts) for facts in document["columns"])
@@ -287,7 +287,8 @@ def _column(extra: list[list[Any]], **words: str) -> Column:
     for name, value in extra:
         _check_texts([name])
         # The present code may not know a stored column, so its further attributes enter
-        # the dataset unchecked. They must not replace an attribute of every column.
+        # the dataset unchecked. They must not replace an attribute that every column
+        # has.
         if name in ATTRIBUTES:
             raise ValueError("a column has further attributes of other names")
         if isinstance(value, list):

@@ -104,7 +104,7 @@ class FamilyModel:
         The result is empty if the family can compute none of these points in a batch.
         """
         if has_fixed_set({**common, **points}):
-            # Families compute arrays for the population loss only.
+            # In a batch, families compute training on the population loss only.
             return {}
         theory = self.family.theory_columns
         if theory is not None and theory.batch is None:

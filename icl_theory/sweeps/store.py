@@ -6,10 +6,10 @@ reading, and `lazy_values` reads its columns a chunk at a time.
 A chunk is a block of points that are computed together, and a part is the file of one
 chunk. A part is written under a temporary name and renamed when it is complete. Its
 name contains the number of the chunk, the size of the file, and a digest of the sweep,
-the chunk and the content. Therefore an incomplete part is computed again, and a part
-that was changed, renamed or copied from another sweep is refused. A run may end at any
-moment, and then loses only the chunks that it was computing. A lock ensures that only
-one run writes at a time.
+the chunk and the content. Therefore the chunk of an incomplete part is computed
+again, and a part that was changed, renamed or copied from another sweep is refused. A
+run may end at any moment, and then loses only the chunks that it was computing. A lock
+ensures that only one run writes at a time.
 
 A store may come from a stranger. Therefore only plain files of bounded size are read,
 and links are never followed.
@@ -72,7 +72,7 @@ TABLES = (
     "pyarrow.parquet",
     "pyarrow.pandas_compat",
 )
-# The name of the lock.
+# The name of the lock file.
 LOCK = ".lock"
 # The beginning of the names of incomplete files.
 TEMPORARY = ".passing-"
@@ -94,7 +94,7 @@ _FLAGS = (
 
 
 class Store:
-    """The chunks of one sweep on disk; `opened` and `existing` return it.
+    """The store of one sweep on disk; `opened` and `existing` return it.
 
     Attributes
     ----------
@@ -133,14 +133,15 @@ class Store:
         if not entry.name.lower().endswith(".parquet"):
             self.foreign.append(entry.name)
             return
-        # Other Parquet files are refused, because programs that read the folder as a
-        # table would take them for parts.
+        # A Parquet file whose name is not the name of a part is refused, because
+        # programs that read the folder as a table would take it for a part.
         match = PART.fullmatch(entry.name)
         if match is None:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         chunk = int(match["chunk"])
-        # The sweep has no such chunk, or another file holds it already.
-        if chunk >= len(self.done) or chunk in self.names:
+        has_no_such_chunk = chunk >= len(self.done)
+        is_in_another_file = chunk in self.names
+        if has_no_such_chunk or is_in_another_file:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         expected_size = int(match["size"], 16)
         if entry.stat(follow_symlinks=False).st_size >= expected_size:
@@ -174,6 +175,8 @@ class Store:
         """
         grid = self.manifest.grid
         columns = {}
+        # A file also has the parameters of its points. `once` replaces a parameter that
+        # is constant in the chunk by its only value.
         for name, parameter in grid.points_of(chunk, plain=False).items():
             columns[name] = once(parameter)
         for column in self.manifest.columns:
@@ -230,7 +233,7 @@ def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
         # Reading a part here needs neither statistics nor the schema of Arrow.
         write_statistics=False,
         store_schema=False,
-        # All values of a column are one batch.
+        # Write all values of a column as one batch.
         write_batch_size=largest,
     )
 
@@ -289,7 +292,7 @@ def _read(
             yield column.name, values
     # All errors mean that no sweep has written the file. For example, its columns may
     # have other types, whose PyArrow objects lack attributes and methods that are used
-    # above; this raises a TypeError or an AttributeError.
+    # above. Using them raises a TypeError or an AttributeError.
     except (
         ArrowException,
         OSError,
@@ -306,20 +309,21 @@ def _read(
 
 def _largest_part(manifest: Manifest, count: int) -> int:
     """Return an upper bound, in bytes, on the size of a part with ``count`` points."""
-    columns = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
-    parameters = 8 * len(manifest.grid.axes)
-    # A character takes up to four bytes in UTF-8.
-    message = 4 * LONGEST
-    # Generous: the schema and the metadata of the file.
+    column_bytes = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
+    # A number takes eight bytes.
+    parameter_bytes = 8 * len(manifest.grid.axes)
+    # A message has up to LONGEST characters of up to four bytes each in UTF-8.
+    message_bytes = 4 * LONGEST
+    # The schema and the metadata of the file take less than this generous allowance.
     overhead = 2**20
-    return overhead + count * (columns + parameters + message)
+    return overhead + count * (column_bytes + parameter_bytes + message_bytes)
 
 
 def _check_rows(file: ParquetFile, count: int) -> None:
     """Refuse a file that does not have ``count`` rows, or that is compressed.
 
-    A compressed file may be small and yet take any amount of memory. The caller turns
-    the ValueError into an error that names the file.
+    A compressed file may be small and yet take any amount of memory. `_read` turns the
+    ValueError into an error that names the file.
     """
     first_group = file.metadata.row_group(0)
     is_plain = all(
@@ -352,9 +356,9 @@ class _Part:
         name = column.name
         if name == STATUS.name:
             _check_status(values)
-        # In integer columns of these roles -1 stands for a missing value, and no other
-        # value is negative. A family may also declare such a column with a float type,
-        # whose missing value is NaN.
+        # Numbers of steps and verdicts are not negative. In an integer column -1 stands
+        # for a missing value. A family may also declare such a column with a float
+        # type, whose missing value is NaN.
         is_integer = values.dtype.kind == "i"
         may_not_be_negative = column.role in ("steps", "phase", "verdict")
         if is_integer and may_not_be_negative and values.min() < -1:
@@ -461,8 +465,8 @@ def opened(
     Raises
     ------
     ValueError
-        The folder has other files, the store is damaged, it holds another sweep or one
-        of another version, or another run has it open.
+        The folder has other files, the store is damaged, it holds another sweep or a
+        sweep of another version, or another run has it open.
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
@@ -470,7 +474,7 @@ def opened(
     manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
         with plain_errors(folder):
-            # Refuse a folder of other files or of another sweep before it is changed.
+            # Refuse a folder of other files or of another sweep before changing it.
             _stored(folder, manifest)
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder))
@@ -603,8 +607,8 @@ def _locked(folder: Path) -> Iterator[None]:
         _clear(folder)
         yield
     finally:
-        # An error here must not hide an error raised in the block of the caller. Files
-        # that stay are removed by the next run.
+        # An error in removing files must not hide an error that was raised while the
+        # folder was locked. The next run removes the files that stay.
         with contextlib.suppress(OSError):
             _clear(folder)
         lock.release()
@@ -620,8 +624,8 @@ def _clear(folder: Path) -> None:
 def _write(folder: Path, content: bytes) -> None:
     """Replace the manifest by ``content``.
 
-    A power failure leaves either the old file or the complete new one, because the disk
-    has all of the new file before it gets its name.
+    A power failure leaves either the old file or the complete new one: the content is
+    on the disk as a temporary file before that file gets the name of the manifest.
     """
     if len(content) > LARGEST:
         raise argument_error(
@@ -705,9 +709,9 @@ def _block(
 ) -> NDArray[Any]:
     """Return a chunk of one column, in the shape of its tile along swept axes.
 
-    Dask calls this function with ``name``, an array of one file name, and ``block_id``,
-    the place of the tile. If the name is empty, the chunk is pending, and its values
-    are missing.
+    The tile of a chunk is the block of the grid that has its points. Dask calls this
+    function with ``name``, an array of one file name, and ``block_id``, the place of
+    the tile. If the name is empty, the chunk is pending, and its values are missing.
 
     Anything may have happened to the folder since the dataset was made. So the manifest
     is read again for each chunk, and its digest is compared with ``expected_digest``,
@@ -718,12 +722,12 @@ def _block(
     grid = manifest.grid
     chunk = _chunk_at(grid, block_id)
     # The lengths of the tile along the swept axes.
-    lengths = tuple(
-        part.stop - part.start for part in grid.of_swept(grid.region(chunk))
-    )
+    intervals = grid.of_swept(grid.region(chunk))
+    lengths = tuple(interval.stop - interval.start for interval in intervals)
     file = name.item().decode()
     if not file:
-        # This is one value in memory, however many points a stranger's store claims.
+        # The view is one value in memory, however many points the store of a stranger
+        # claims to have.
         return np.broadcast_to(np.asarray(empty(column), dtype=column.dtype), lengths)
     values = dict(_read(folder, manifest, chunk, file, [column]))
     return values[column.name].reshape(lengths)
@@ -753,8 +757,8 @@ def tiles_done(status: Any) -> NDArray[np.bool_] | None:
     """Return which tiles are complete, for the status of a lazily read store.
 
     The result has an entry for each tile, with the tiles along each swept axis as a
-    dimension. It is None if this is unknown: for an array in memory, for a part of a
-    status, or for a status from another process.
+    dimension. It is None if the complete tiles are unknown: for an array in memory, for
+    a part of a status, or for a status from another process.
     """
     return _tiles_done.get(getattr(status, "name", ""))
 
@@ -795,7 +799,8 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
             block, parts, chunks=chunks, dtype=meta.dtype, meta=meta
         )
     for column in missing:
-        # Such a block of Dask is one value in memory, however large it is.
+        # A block that Dask fills with one value is one value in memory, however large
+        # the block is.
         values[column.name] = dask_array.full(
             grid.of_swept(grid.shape), empty(column), column.dtype, chunks=chunks
         )
@@ -816,7 +821,8 @@ def _dask_chunks(grid: Grid) -> tuple[tuple[int, ...], ...]:
     """Return the lengths of the tiles along each swept axis, as Dask expects them."""
     chunks = []
     lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
-    for length, part in lengths:
-        starts = range(0, length, part)
-        chunks.append(tuple(min(part, length - start) for start in starts))
+    for axis_length, tile_length in lengths:
+        starts = range(0, axis_length, tile_length)
+        # The last tile along an axis has the remaining points.
+        chunks.append(tuple(min(tile_length, axis_length - start) for start in starts))
     return tuple(chunks)

@@ -86,7 +86,7 @@ class ColumnMatch:
         return (*described, *self.unknown)
 
     def check_kinds(self, path: Path) -> None:
-        """Refuse a store if one of its columns is now computed as another kind.
+        """Refuse a store if a column now has values of another kind.
 
         An example is a column of texts in the store that the present code computes as a
         number.
@@ -120,7 +120,7 @@ class ColumnMatch:
         return kept
 
     def notes(self, path: Path) -> list[str]:
-        """Return a sentence on the unknown columns and one on the missing, if any."""
+        """Return a sentence on the unknown columns, and one on the missing columns."""
         notes = []
         if self.unknown:
             notes.append(

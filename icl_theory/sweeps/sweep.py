@@ -64,7 +64,8 @@ CLOSED_CHUNK = 2**16
 # one, a store would have more files.
 CHUNK = 8
 # The family is asked about this many points along each axis to learn how it computes
-# the points of a sweep. More points see more of the grid, and planning takes longer.
+# the points of a sweep. With more points, planning would see more of the grid and take
+# longer.
 TRIED = 4
 # If more than this share of the points that the family is asked about cannot be
 # computed in a batch, chunks have CHUNK points. The share is a compromise. With chunks
@@ -76,7 +77,8 @@ MOST_UNBATCHED = 0.1
 # efficient, but a chunk would take longer than a second or two, and Ctrl-C loses the
 # chunk that is being computed.
 MOST_NUMBERS = 8192
-# Such a chunk has at most this many points, however few parameters a model has.
+# Such a chunk has at most this many points, as if every model had at least four
+# parameters.
 LARGEST_BATCH = MOST_NUMBERS // 4
 # Roles of columns whose values are right only for training by certain rules.
 THEORY_ROLES = ("predicted", "boundary", "verdict")
@@ -135,14 +137,15 @@ def sweep(
     -------
     xarray.Dataset
         A variable for each column of the family, with its unit, symbol and description
-        as attributes. In addition, there are the local exponents ``exponent_L`` = d ln
-        T/d ln L, and so on for every swept parameter that is positive. They are centred
-        differences of logarithms, one-sided at the ends, and NaN if a number of steps
-        is missing or zero. Points that fail have the status "failed" and a message.
-        After Ctrl-C the points that were not computed have the status "pending", and
-        ``attrs["interrupted"]`` is 1. If there is a store, results that would take 1 GB
-        or a quarter of the free memory stay in it. Their variables are Dask arrays,
-        which read the store a chunk at a time.
+        as attributes. In addition, there are the local exponents of the number T of
+        steps: ``exponent_L`` = d ln T/d ln L, and so on for every swept parameter that
+        is positive. They are centred differences of logarithms, one-sided at the ends,
+        and NaN if a number of steps is missing or zero. Points that fail have the
+        status "failed" and a message. After Ctrl-C the points that were not computed
+        have the status "pending", and ``attrs["interrupted"]`` is 1. If there is a
+        store, results that would take more than 1 GB or a quarter of the free memory
+        stay in the store. Their variables are Dask arrays, which read the store a chunk
+        at a time.
 
     Raises
     ------
@@ -213,7 +216,7 @@ def _family_and_values(
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
-    # The steps below would load this module. Load it now, with Ctrl-C put off, so that
+    # The code below would load this module. Load it now, with Ctrl-C put off, so that
     # Ctrl-C cannot leave it half loaded.
     load_whole("numpy.ma")
     family.refuse_unknown(given)
@@ -265,10 +268,11 @@ def _axis(family: type[Family], declared: Parameter, value: Any) -> Axis:
 
 
 def _arguments(family: type[Family], common: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a plan: its version, family and common parameters.
+    """Return the arguments of a plan: version of the package, family and parameters.
 
-    Two kinds of parameters are left out: those with the value None, which are not set,
-    and the loss "half", which is the default.
+    The parameters are those in ``common``, which all points share. Two kinds are left
+    out: parameters with the value None, which are not set, and the loss "half", which
+    is the default.
     """
     arguments: dict[str, Any] = {"version": __version__, "family": family.name}
     declarations = family.parameters()
@@ -285,7 +289,7 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
     """Return the parameters of a sweep, with a target for its runs.
 
     The target is ``epsilon`` or ``above``, and giving both is an error. If neither is
-    given, it is the goal of the family, if the family has one.
+    given, the target is the goal of the family, if the family has one.
     """
     targets = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(targets) == 2:
@@ -344,7 +348,7 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     ends = {0, grid.size - 1}
     for end in ends:
         try:
-            # This creates the problem of the point, which checks its parameters.
+            # Creating the problem of the point checks its parameters.
             model.problem(grid.points(np.array([end])))
         except ValueError as error:
             reasons.append(str(error))
@@ -372,7 +376,7 @@ def _chunk_size(grid: Grid, model: FamilyModel) -> int:
     index = _points_along_axes(grid, TRIED)
     try:
         # With no steps to take, the family only decides which points it can compute in
-        # a batch.
+        # a batch. It leaves the loss of all other points NaN.
         values = model.batched(grid.points(index), max_steps=0)
         is_batched = ~np.isnan(values["loss"])
         if is_batched.mean() < 1.0 - MOST_UNBATCHED:
@@ -433,8 +437,9 @@ def run_with(
             executor = stack.enter_context(processes(count))
         display = stack.enter_context(Progress(quiet=not flag("progress", progress)))
         storage = None
-        # Without a store, the columns are those of the model alone.
+        # Without a store, the dataset has the columns of the model alone.
         match = ColumnMatch(stored=model.columns, computed=model.columns)
+        # Large results stay in the store, if there is one.
         in_memory = store is None or not is_large(model.columns, grid)
         if not in_memory:
             check_installed("dask", extra="distributed")
@@ -526,7 +531,7 @@ def _check_sweep_of_a_family(store: Store) -> None:
 
 
 def _add_notes(dataset: xarray.Dataset, store: Store, match: ColumnMatch) -> None:
-    """Add the attribute ``notes`` to the dataset of a store, if there are any.
+    """Add the attribute ``notes`` to the dataset of a store, if there are notes.
 
     The notes are sentences on the files that were ignored, and on the unknown and the
     missing columns of the store.

@@ -93,7 +93,7 @@ class Curve:
 
         The curve is as long as the shortest run.
         """
-        # This checks only that there are runs; the next line checks that each of them
+        # `sequence` checks only that there are runs; the next line checks that each run
         # is an array.
         checked_runs: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in checked_runs]
@@ -118,7 +118,7 @@ class Panel:
     Attributes
     ----------
     curves : sequence of Curve
-        The curves. Those without a colour take the colours of the palette in turn.
+        The curves. Curves without a colour take the colours of the palette in turn.
     x, y : str
         Labels of the axes.
     title : str
@@ -210,8 +210,8 @@ def draw_maps(
     Parameters
     ----------
     rows : mapping of str to sequence of array_like, each (K, K)
-        The maps of each row. A map has the attention of query k (column) on feature m
-        (row), in [0, 1].
+        The maps of each row. A map of K features has the attention of query k (column)
+        on feature m (row), in [0, 1].
     titles : sequence of str
         The titles of the columns, one for each map of a row.
     size : float
@@ -248,7 +248,8 @@ def draw_maps(
         for (name, maps), row_of_axes in zip(rows.items(), grid, strict=True):
             for attention, ax in zip(maps, row_of_axes, strict=True):
                 # Darker means more attention, in print as well. The norm draws the
-                # square root of the attention, so that 1/K looks different from 0.
+                # square root of the attention, so that 1/K, the uniform
+                # attention, looks different from 0.
                 image = ax.imshow(
                     np.asarray(attention), norm=PowerNorm(0.5, 0.0, 1.0), cmap="Greys"
                 )
@@ -348,7 +349,7 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
     """
     x_scale, y_scale = panel.scales
     bottom, top = sorted(ax.get_ylim())
-    # Turns data into shares of the width and the height of the axes.
+    # This transform turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
@@ -413,24 +414,24 @@ def label_ends(
     """
     if not ends:
         return
-    # Turns data into shares of the width and the height of the axes.
+    # This transform turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     _, right = ax.get_xlim()
-    heights = []
+    end_heights = []
     for end in ends:
         _, height_in_axes = data_to_axes.transform((right, end.y))
-        heights.append(height_in_axes)
+        end_heights.append(height_in_axes)
     # Curves that end at the same height, up to rounding, keep the order of the panel.
-    order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
-    # A line of text as a share of the height of the axes.
+    order = np.argsort(np.round(end_heights, HEIGHT_DECIMALS), kind="stable")
+    # The height of a line of text, as a share of the height of the axes.
     line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)
     # If the labels were stacked from the bottom without gaps, label i would stand at
     # stack[i] = i line_height. Labels at the places stack[i] + rise[i] do not overlap
     # if the rise never falls from one label to the next. So begin with the rise to the
-    # end of each curve, and increase it where it would fall. Finally, decrease all
-    # rises that would push the topmost label, and those below it, out of the axes.
+    # end of each curve, and increase it where it would fall. Finally, limit all rises
+    # to the largest rise with which the topmost label stays within the axes.
     stack = line_height * np.arange(len(order))
-    rise = np.clip(np.array(heights)[order], 0.0, 1.0) - stack
+    rise = np.clip(np.array(end_heights)[order], 0.0, 1.0) - stack
     rise = np.maximum.accumulate(rise)
     rise = np.minimum(rise, 1.0 - stack[-1])
     places = rise + stack

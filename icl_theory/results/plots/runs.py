@@ -135,9 +135,9 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer by `audit` or `answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise argument_error("answer", answer, "an answer of the audit")
-    # A legend within the axes would cover the curves if they are many, or if the axis
-    # of ordinates is linear. In these cases the legend stands below the axes, in two
-    # columns if all labels are short.
+    # A legend within the axes would cover the curves if they are many, or if the y axis
+    # is linear. In these cases the legend stands below the axes, in two columns if all
+    # labels are short.
     would_cover = len(answer.series) > MOST_IN_AXES or answer.y_scale == "linear"
     is_below = ax is None and would_cover
     has_short_labels = all(len(series.label) <= SHORT_LABEL for series in answer.series)
@@ -214,7 +214,7 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
     reference = np.clip(found.reference, SMALLEST, style.LARGEST)
     width = 2.0 * found.errors
     # Where two standard errors exceed the loss, the lower edge of the band would have
-    # no place on a logarithmic axis. It is drawn at a tenth of the loss.
+    # no place on a logarithmic axis. So no edge is drawn below a tenth of the loss.
     low = np.clip(reference - width, 0.1 * reference, style.LARGEST)
     high = np.clip(reference + width, 0.1 * reference, style.LARGEST)
     ax.fill_between(
@@ -231,11 +231,11 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
 def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
     """Return the title above a run, one of ``runs``.
 
-    It names the numbers among the parameters of the run, its regime, and those words
-    among the parameters that are not the same in all runs.
+    It names the numbers among the parameters of the run, its regime, and the words
+    among its parameters that are not the same in all runs.
     """
-    # Each pair has the text that is drawn, and a plain text whose characters are
-    # counted.
+    # Each pair has the text that is drawn, and a plain text from which `_wrapped` finds
+    # the width, because TeX has more characters than it draws.
     numbers = []
     for label, value in parameters_of(run):
         symbol = style.mathematics(label.tex, label.text)
@@ -254,21 +254,23 @@ def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
 
 
 def _differs(name: str, value: str, runs: Sequence[Trajectory]) -> bool:
-    """Whether any run has a value of a parameter other than ``value``."""
+    """Whether the parameter ``name`` has another value than ``value`` in any run."""
     return any(run.info.get(name) != value for run in runs)
 
 
-def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
-    """Wrap words into lines of ``width`` characters, by default as wide as a panel.
+def _wrapped(entries: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
+    """Wrap the entries of a title into lines of ``width`` characters.
 
-    Each word is a pair. Its first text is drawn, and may be TeX. Its second text is
-    plain, and its characters are counted.
+    By default a line is as wide as a panel. Each entry is a pair. Its first text, a
+    symbol and its value such as "$L$ = 2", is drawn. Its second text has symbol and
+    value in plain characters without the equals sign, such as "L2".
     """
     lines: list[str] = []
-    # No line has begun, so the first word begins one.
+    # No line has begun, so the first entry begins one.
     free_width = 0
-    for tex, plain in words:
-        # Five characters are for the equals sign and the comma, with their spaces.
+    for tex, plain in entries:
+        # An entry takes the characters of its plain text, three for the equals sign
+        # with its spaces, and two for the comma and the space between entries.
         needed = len(plain) + 5
         if needed > free_width:
             lines.append(tex)
@@ -342,10 +344,10 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     # 1 - mean may round to zero, which a logarithmic axis cannot show.
     ax.plot(steps, np.maximum(1.0 - mean, SMALLEST), color=RED)
     ax.set(yscale="log", ylabel="attention")
-    # The axis begins at half the smaller of two numbers: the last value of 1 - mean,
-    # but at most 0.1, and the smallest value of the mean. Zeros have no place on the
-    # axis: in the first number 1e-300 stands for 0, and the second leaves 0 out. At the
-    # top there is a margin above 1.
+    # The axis begins at half the smaller of two numbers. The first is the last value of
+    # 1 - mean, but at most 0.1. The second is the smallest value of the mean. Zeros
+    # have no place on the axis: the first number is 1e-300 instead of 0, and the second
+    # leaves zeros out. At the top there is a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)
@@ -364,7 +366,7 @@ def _steps_on(run: Trajectory, ax: Axes) -> Any:
     On a logarithmic axis step 0 is drawn at 1/2.
     """
     # In normalised descent the loss falls exponentially with the step. Over a linear
-    # axis of steps this is a straight line.
+    # axis of steps its logarithm is a straight line.
     if isinstance(run.trained_by, Normalised) and run.converged:
         scale = "linear"
         first = 0.0

@@ -1,6 +1,6 @@
 """Colours, sizes and files of all figures.
 
-The palette is that of Okabe and Ito, whose colours the colour-blind can tell apart.
+The colours are the palette of Okabe and Ito, which the colour-blind can tell apart.
 Matplotlib is imported at the first use, because the import takes long. `load_whole`
 imports modules such that Ctrl-C cannot leave one of them half imported.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The largest value on a logarithmic axis. Margins and ticks beyond it must still fit
 # into float64.
 LARGEST = 1e200
-# Step 0 has no place on a logarithmic axis of steps, and is drawn here.
+# Step 0 has no place on a logarithmic axis of steps, and is drawn at this value.
 FIRST_STEP = 0.5
 # The name of a phase is written above it only if the phase is wider than this share of
 # the axis. The names of two narrower phases side by side would overlap.
@@ -79,8 +79,8 @@ STYLE: Any = {
 def styled(settings: Any = None) -> AbstractContextManager[None]:
     """Return a context in which figures are drawn in the common style.
 
-    ``settings`` are parameters of matplotlib by name, which are added to those of
-    `STYLE` or replace them.
+    ``settings`` are further parameters of matplotlib by name. A parameter that is also
+    in `STYLE` has the value in ``settings``.
     """
     load_whole(*DRAWING)
     import matplotlib as mpl
@@ -95,9 +95,9 @@ def styled(settings: Any = None) -> AbstractContextManager[None]:
 
 
 def axes(name: str, value: Any) -> Axes:
-    """Return a value that is axes of matplotlib.
+    """Return ``value`` if it is axes of matplotlib.
 
-    Any other value is a ValueError for the argument ``name``.
+    Any other value raises a ValueError, which names the argument ``name``.
     """
     load_whole(*DRAWING)
     from matplotlib.axes import Axes
@@ -114,12 +114,12 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     figure = whole_figure(drawn)
     ending = checked_path(path).suffix.lower()
     load_whole(*DRAWING, *WRITING.get(ending, ()))
-    endings = [f".{name}" for name in figure.canvas.get_supported_filetypes()]
-    if ending not in endings:
+    supported_endings = [f".{name}" for name in figure.canvas.get_supported_filetypes()]
+    if ending not in supported_endings:
         raise argument_error(
-            "path", str(path), "a file name ending in " + ", ".join(endings)
+            "path", str(path), "a file name ending in " + ", ".join(supported_endings)
         )
-    # Without a date, the same figure is the same file.
+    # Without a date, the same figure always gives the same file.
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with styled(), replacing(path) as temporary:
         figure.savefig(temporary, metadata=undated.get(temporary.suffix))

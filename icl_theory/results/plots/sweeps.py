@@ -2,10 +2,10 @@
 
 The quantities of a sweep have roles, by which the figures choose them: "steps", the
 number T of steps to the target; "phase", the length of a phase; "predicted", a
-prediction for T; "exponent", the slope d ln T/d ln x along a parameter x, its attribute
-``of``; and "boundary", a value of one parameter that separates regimes and depends on
-the others. The exponent may have two limits, at small and at large x, and a transition
-is the place half-way between them.
+prediction for T; "exponent", the slope d ln T/d ln x along the parameter x that its
+attribute ``of`` names; and "boundary", a value of one parameter that separates regimes
+and depends on the others. The exponent may have two limits, at small and at large x. A
+transition is the x at which the exponent is half-way between its limits.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ BOUNDARY_LINES = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
 class Mark(NamedTuple):
     """How a point that has no number of steps is drawn.
 
-    It has a marker on a line, and a colour in a diagram.
+    The point has a marker on a line, and a colour in a diagram.
     """
 
     marker: str
@@ -199,7 +199,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
             return _draw_line(dataset, x)
         second = names[1] if over == names[0] else names[0]
         y = _scale(dataset, second)
-        # A diagram needs numbers on both axes, so words get more curves.
+        # A diagram suits numbers on both axes, so words get up to twice as many curves.
         has_words = "words" in (x.kind, y.kind)
         most_curves = 2 * FEW if has_words else FEW
         if dataset.sizes[second] <= most_curves:
@@ -210,8 +210,8 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
     """Return the stride of the drawn values of each parameter with too many values.
 
-    These are the parameters with more than ``most`` values. By default that is about
-    the width of a figure in pixels.
+    These are the parameters with more than ``most`` values. The default of ``most`` is
+    about the width of a figure in pixels.
     """
     strides = {}
     for name in dimensions(dataset):
@@ -228,7 +228,7 @@ def drawable(
     """Return whether each value of a parameter has a place on an axis, (values,).
 
     A number has a place if it is finite and at most ``largest`` in size, because labels
-    of larger numbers are not legible. Words always have one.
+    of larger numbers are not legible. Words always have a place.
     """
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
@@ -345,8 +345,8 @@ def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) 
         if not low < value < high:
             continue
         top.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label)
-        # The line in the top panel is already the entry in the legend, so these have no
-        # label.
+        # The line in the top panel is already the entry in the legend, so the lines in
+        # the other panels have no label.
         for ax in panels[1:]:
             ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0)
 
@@ -518,6 +518,8 @@ def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
     boundaries = []
     for name in with_role(dataset, "boundary"):
         attributes = dataset[name].attrs
+        # The attribute ``half_way`` names the parameters along which the exponent is
+        # half-way between its limits at this boundary.
         if over.name in attributes.get("half_way", ()):
             label = f"half-way in {over.label}, predicted"
         else:
@@ -544,7 +546,7 @@ def _legend(panels: list[Axes], **properties: Any) -> None:
 
 
 def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
-    """Draw the log of the steps as colours over two parameters.
+    """Draw the logarithm of the steps as colours over two parameters.
 
     The dimensions of the dataset are the parameters of ``y`` and ``x``, in this order.
     """
@@ -642,8 +644,8 @@ def _boundary(
     # maximum of each chunk, also of one that is all NaN, and NumPy's warnings about
     # that cannot be suppressed safely in threads.
     values = dataset[name].compute()
-    # The parameter of which the boundary is a value: it may be that of x, that of y, or
-    # one that is not swept.
+    # The boundary is a value of this parameter, which may be on the axis x, on the axis
+    # y, or not swept.
     bounded = values.attrs["of"]
     if bounded in dataset.dims:
         largest = values.max(bounded)
