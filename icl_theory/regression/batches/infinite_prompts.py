@@ -71,7 +71,8 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     points : SweepPoints
         P points with a target.
     """
-    # The caller has chosen points with a target; this tells mypy.
+    # The field may be None, but `icl_theory.regression.batches.dispatch` passes only
+    # points with a target. The assertion tells mypy.
     assert points.target is not None
     K = points.K
     epsilon = points.target
@@ -83,7 +84,7 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     # A count of steps may be too large by its error, so that a target with a count
     # above ``max_steps`` may still be reached.
     may_be_reached = runs.hit - runs.error <= points.max_steps
-    # The limit of t times the loss.
+    # The limit of t times the loss
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
     boundaries = _boundaries(epsilon, K, tail)
     # The regime is sharp for L > L*. √(2γ) is L Δ, and the boundaries are for Δ = 1.
@@ -128,7 +129,7 @@ def _counted(
     returned, because its single steps take much memory. Without an imbalance there are
     no columns of theory.
     """
-    # The caller has chosen points with a target; this tells mypy.
+    # `closed_columns` has asserted this already; mypy needs it in each function.
     assert points.target is not None
     constant = np.maximum(descent.step_constant, SMALLEST_CONSTANT)
     counter = StepCounter(points.K, constant)

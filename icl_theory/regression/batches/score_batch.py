@@ -1,9 +1,9 @@
 """K x K scores of many points side by side, as the columns of one risk.
 
-The loss of a point is a sum over its K queries, and the loss of query k depends on
-column k of the scores alone. A point is one problem of a sweep. So the columns of P
-points make up one array, (K, P K), and no column depends on another one. Descent on a
-`ScoreBatch` takes the steps of all points at once.
+A point is one problem of a sweep. Its loss is a sum over its K queries, and the loss of
+query k depends on column k of the scores alone. So the columns of P points can make up
+one array, (K, P K), in which no column affects another one. Descent on a `ScoreBatch`
+takes the steps of all points at once.
 
 Γ is the variogram of a point, Γ_mk = ½ E(f_m - f_k)² for the values f of its task, p_k
 the probability of feature k, and σ² the variance of the label noise.

@@ -179,7 +179,7 @@ class StepCounter:
         count = np.zeros(self.K.size, dtype=np.int64)
         start = Place.of(np.zeros(1), self.K)
         # Without long steps the whole run is a tail. For K = 2 and 3 the run begins at
-        # the peak of g, a = 1/3, or beyond.
+        # the peak of g, a = 1/3, or beyond, and has no head.
         has_head = has_long_steps(self.c) & (self.K > 3)
         has_head &= self.c * start.growth() <= SMALL_STEP
         if has_head.any():
@@ -253,9 +253,9 @@ class StepCounter:
     def count(self, goal: Array, points: Selection = slice(None)) -> Count:
         """Count the steps of n points to their goals, without the checks of `steps_to`.
 
-        ``goal`` is u at the goal of each point, (n,). Each of the methods below writes
-        the counts of some points to ``counting``.
+        ``goal`` is u at the goal of each point, (n,).
         """
+        # `_count_single` and `_count_form` write the counts of some points into this.
         counting = _Counting(goal.size)
         is_tail = goal > self._tail.u[points]
         # A goal of 0 or less is reached at the start, and its count stays 0.

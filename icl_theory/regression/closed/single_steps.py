@@ -228,7 +228,7 @@ class _Walk:
     def _keep(self, active: NDArray[np.intp]) -> None:
         """Keep only the active points.
 
-        The caller replaces ``error`` by the error of the next iterates.
+        The array ``error`` is left out, because `_take_step` replaces it.
         """
         self.points = self.points.take(active)
         self.column = self.column.take(active)
