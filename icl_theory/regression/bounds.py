@@ -105,8 +105,8 @@ def step_bounds(
         time = flow_difference(start, u, K) / c
         time_to_peak = flow_difference(start, peak, K) / c
         # A run passes the peak by at most one step of the largest growth. If the run
-        # begins at the peak or beyond, its first iterate after the peak is the start u
-        # = 0.
+        # begins at the peak or beyond, its first iterate after the peak is its start,
+        # u = 0.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
         log_fall = log_growth_at_peak - log_growth_at_end
         correction = _correction_after_peak(c, log_fall)
@@ -329,10 +329,10 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     p = risk.features.probs
     K = risk.features.K
     eta = number("eta", eta, maximum=LARGEST)
-    largest = float(risk.task.variogram(risk.features).max())
-    # `curvature_bound` takes the number of equally likely features, which 1/p_k
-    # replaces here.
-    curvature = curvature_bound(largest, 1.0 / p)
+    largest_gamma = float(risk.task.variogram(risk.features).max())
+    # `curvature_bound` is for K equally likely features, of probability 1/K. For a
+    # feature of probability p_k it takes 1/p_k in place of K.
+    curvature = curvature_bound(largest_gamma, 1.0 / p)
     return np.asarray((1.0 - 0.5 * eta * curvature) * 4.0 * eta * p * K / (K - 1.0))
 
 

@@ -142,8 +142,8 @@ def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batc
     max_steps : int
         Largest number of steps.
     small : float
-        A run is counted from the position on at which a step and the next one differ in
-        length by at most this share of the step.
+        The steps of a run are counted, instead of taken, once a step and the next one
+        differ in length by at most this share of the step.
 
     Returns
     -------
@@ -686,9 +686,9 @@ class _CountedPath:
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
 
-        # argmax finds the first True, here from the last edge back. The slack, t (loss
-        # - floor) - limit, vanishes in the part that begins at the last edge with a
-        # positive slack.
+        # argmax finds the first True of the reversed edges, which is the last edge with
+        # a positive slack. The slack, t (loss - floor) - limit, vanishes in the part
+        # that begins at this edge.
         last_over = self.parts - np.argmax(is_over[:, ::-1], axis=1)
         part = np.minimum(last_over, self.parts - 1)
         time = self._fall_time(part, slack, falls, limit)

@@ -203,8 +203,8 @@ def fit_together(
 ) -> bool:
     """Whether two points may be in one batch.
 
-    They must have the same K and N. With finite prompts the error forms of both points
-    must have the same rank. With infinite prompts the probabilities of both must be
+    They must have the same K and N. With finite prompts the factors of both variograms
+    must have the same shape. With infinite prompts the probabilities of both must be
     equal, and one variogram must be a multiple of the other, up to the relative
     ``tolerance`` for rounding.
     """

@@ -95,8 +95,9 @@ MOST_ERROR = 0.1
 CROSSING_PASSES = 30
 CROSSING_ROUNDING = 1e-13
 # Factor by which a run must stay away from the limits at which a simulation gives up.
-# The factor is not derived. A larger one leaves more points to simulations. With a
-# smaller one a simulation might give up, because it looks at other steps.
+# The factor is not derived. A larger factor leaves more points to simulations. With a
+# smaller factor a simulation might give up a run that is not doubted, because it judges
+# the run at other steps than this module.
 CAUTION = 2.0
 # A run has stalled if its loss falls by less than this part while t grows tenfold, as
 # in `icl_theory.engine.stops.STALL_DECREASE`.
@@ -193,8 +194,8 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
         # Columns of points that are not active are sent to x = 0, which they have
         # passed, so that they do not go on.
         strides.reach(np.where(active[batch.point], end, 0.0))
-        # `reach` abandons a column for which strides cost too much. It is then behind,
-        # and its point is given up.
+        # `reach` abandons a column for which strides cost too much. Such a column has
+        # not arrived, and its point is given up.
         has_arrived = strides.x >= end - TIME_ROUNDING
         active &= has_arrived.reshape(batch.count, -1).all(axis=1)
         for x_of_grid in next_x.tolist():
@@ -240,15 +241,15 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     """Return the strides, which go on from the last single step."""
     # The shadow begins at a small distance from the run. This distance stands for the
     # rounding of the single steps. If descent enlarges the distance, the estimated
-    # error grows in proportion. The signs alternate, because equal changes of all scores
-    # of a column would not change the attention.
+    # error grows in proportion. The signs alternate, because equal changes of all
+    # scores of a column would not change the attention.
     is_odd = np.arange(batch.K) % 2
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
     # The gradients of a batch contain the learning rates of the points, so the learning
     # rate of the map is 1.
     update_map = UpdateMap(batch, eta=1.0, rule=GradientDescent())
-    # With ``separate``, a column whose strides cost too much is abandoned. It does not
-    # raise an error, which would end the runs of all columns.
+    # With ``separate``, a column whose strides cost too much is abandoned. Otherwise it
+    # would raise an error, and end the runs of all columns.
     return Strides(
         Blocks(update_map),
         tolerance=TOLERANCE,
@@ -876,7 +877,7 @@ def _last_rise(is_above: Mask) -> Index:
     """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]
-    # argmax finds the first True, here from the last row back.
+    # argmax finds the first True of the reversed rows, which is the last True.
     return len(rises) - 1 - rises[::-1].argmax(axis=0)
 
 

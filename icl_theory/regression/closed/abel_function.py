@@ -208,7 +208,7 @@ class _LeadingInversion:
         return ~is_solved & is_wide
 
     def _change(self, place: Place, count: Array) -> Array:
-        """Changes of u by Newton's method, in variables in which counts are linear.
+        """Changes of u by Newton's method, in variables with nearly linear counts.
 
         ``count`` is `leading` at u, and ``place`` the place of u.
         """

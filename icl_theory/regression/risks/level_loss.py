@@ -131,7 +131,7 @@ class LevelLoss(NamedTuple):
             return scores
 
         # SciPy asks for the loss, the gradient and the Hessian of a point one by one.
-        # They are computed together, and kept for a point and the one before it.
+        # They are computed together, and kept for the two latest points.
         @lru_cache(maxsize=2)
         def moments_of(level_scores: bytes) -> QueryMoments:
             return self.moments(with_level(np.frombuffer(level_scores)), curved=True)
