@@ -31,7 +31,7 @@ from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.stability import curvature_bound
 
 # The step constant c lies between these numbers, and eta and epsilon are at least the
-# first one, so that products of a few of them stay within float64.
+# first one, so that all of them and their inverses stay within float64.
 SMALLEST_CONSTANT = 1e-300
 LARGEST_CONSTANT = 1e300
 # The largest iterate u. Times grow like e^(2u), which is then below 1e261.

@@ -89,7 +89,8 @@ LAWS: dict[str, Callable[[float], Task]] = {
 # is a root of a sum of squares, whose rounding error is far smaller than this.
 GAP_TOLERANCE = 1e-9
 
-# The end of the description of a column that judges a theorem: what its values mean.
+# The end of the description of a column that judges a theorem. It says what the values
+# mean.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 # The arguments of a column are, in this order: name, dtype, unit and description; and
@@ -582,7 +583,8 @@ class Regression(Family):
         One of the two limits holds if most steps are spent on learning to attend, and
         the other if most are spent in the tail. The stable learning rate ("auto") has
         limits of its own, because it depends on the parameters: it is of the order
-        K/(L²Δ²) in class coordinates. In embedding coordinates it is divided by Δ⁴/4.
+        K/(L²Δ²) in class coordinates. In embedding coordinates it is divided by Δ⁴/4,
+        the factor with which it acts on the scores, so that the limits are the same.
         """
         # The limits are the exponents in the two terms of the leading order, K²/(ηγ)
         # and (K-1)/(4ηε) with γ = L²Δ²/2. The smaller exponent comes first.

@@ -339,12 +339,12 @@ class _ForwardPass:
 
     def __init__(self, layers: Weights, x: Array, y: Array, x_q: Array) -> None:
         self.layers = layers
-        m = layers
+        weights = layers
         # The tokens z_i, (B, N, D), and the query, (B, D)
         self.z = np.concatenate([x, y[:, :, None]], axis=2)
         self.z_q = np.concatenate([x_q, np.zeros((len(x_q), 1))], axis=1)
         self.root = math.sqrt(self.z.shape[2])  # √D
-        projected_query = self.z_q @ m.W_Q.T @ m.W_K
+        projected_query = self.z_q @ weights.W_Q.T @ weights.W_K
         # Matrix products of a batch, with one vector for each prompt: (B, N, D) times
         # (B, D, 1) for the scores, and (B, 1, N) times (B, N, D) for the mean token.
         scores = np.matmul(self.z, projected_query[:, :, None])[:, :, 0] / self.root
@@ -353,12 +353,16 @@ class _ForwardPass:
         self.attention, _mean_label = attend(scores, y)
         self.mean_token = np.matmul(self.attention[:, None, :], self.z)[:, 0, :]
         self.norm_1 = _LayerNorm(
-            self.z_q + self.mean_token @ m.W_V.T, m.gain_1, m.shift_1
+            self.z_q + self.mean_token @ weights.W_V.T, weights.gain_1, weights.shift_1
         )
         h = self.norm_1.output
-        self.hidden = np.maximum(h @ m.W_1.T + m.c_1, 0.0)
-        self.norm_2 = _LayerNorm(h + self.hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
-        self.prediction = self.norm_2.output @ m.w + m.c
+        self.hidden_values = np.maximum(h @ weights.W_1.T + weights.c_1, 0.0)
+        self.norm_2 = _LayerNorm(
+            h + self.hidden_values @ weights.W_2.T + weights.c_2,
+            weights.gain_2,
+            weights.shift_2,
+        )
+        self.prediction = self.norm_2.output @ weights.w + weights.c
 
     def back(self, d_prediction: Array) -> Weights:
         """Return the gradient of the loss with respect to all weights.
@@ -367,17 +371,17 @@ class _ForwardPass:
         to the predictions. In general ``d_x`` is the derivative of the loss with
         respect to x.
         """
-        m = self.layers
+        weights = self.layers
         h = self.norm_1.output
-        gradient_2 = self.norm_2.back(d_prediction[:, None] * m.w)
+        gradient_2 = self.norm_2.back(d_prediction[:, None] * weights.w)
         # The derivative with respect to the sum of h and the output of the feed-forward
         # layer
         d_residual = gradient_2.input
         # The slope of relu is 1 for active hidden units, and 0 for all others.
-        d_hidden = np.where(self.hidden > 0.0, d_residual @ m.W_2, 0.0)
+        d_hidden = np.where(self.hidden_values > 0.0, d_residual @ weights.W_2, 0.0)
         # h acts on this sum directly, and through the hidden units.
-        gradient_1 = self.norm_1.back(d_residual + d_hidden @ m.W_1)
-        d_mean_token = gradient_1.input @ m.W_V
+        gradient_1 = self.norm_1.back(d_residual + d_hidden @ weights.W_1)
+        d_mean_token = gradient_1.input @ weights.W_V
         d_attention = np.matmul(self.z, d_mean_token[:, :, None])[:, :, 0]
         # a = softmax(s) has da_i = a_i (ds_i - Σ_j a_j ds_j).
         mean = np.sum(self.attention * d_attention, axis=1, keepdims=True)
@@ -386,14 +390,14 @@ class _ForwardPass:
         # then over the prompts.
         d_projected_query = np.matmul(d_score[:, None, :], self.z)[:, 0, :] / self.root
         return Weights(
-            W_Q=m.W_K @ (d_projected_query.T @ self.z_q),
-            W_K=m.W_Q @ (self.z_q.T @ d_projected_query),
+            W_Q=weights.W_K @ (d_projected_query.T @ self.z_q),
+            W_K=weights.W_Q @ (self.z_q.T @ d_projected_query),
             W_V=gradient_1.input.T @ self.mean_token,
             gain_1=gradient_1.gain,
             shift_1=gradient_1.shift,
             W_1=d_hidden.T @ h,
             c_1=d_hidden.sum(axis=0),
-            W_2=d_residual.T @ self.hidden,
+            W_2=d_residual.T @ self.hidden_values,
             c_2=d_residual.sum(axis=0),
             gain_2=gradient_2.gain,
             shift_2=gradient_2.shift,
