@@ -455,7 +455,7 @@ class Batch:
             start=self.u[index],
             steps_before=counted_from,
         )
-        # Each of these methods may add doubts. ``attends`` is -1 for a point whose
+        # The next three methods may add doubts. ``attends`` is -1 for a point whose
         # Phase I does not end on the path.
         attends = path.first_attending()
         fall = path.fall_below(self.tail.limit[index])
@@ -465,7 +465,8 @@ class Batch:
         self.last[index] = end.last
         self.u[index] = end.u
         self.count_error[index] = end.error
-        is_in_phase_1 = self.attends[index] < 0  # when the count begins
+        # Whether a point is still in Phase I when the count begins
+        is_in_phase_1 = self.attends[index] < 0
         self.attends[index] = np.where(is_in_phase_1, attends, self.attends[index])
         # Steps become shorter along the path, so the step at its end is the shortest.
         self.shortest_step[index] = np.minimum(

@@ -327,15 +327,15 @@ def _count(
     steps = np.where(ever_passes, course.t[row], np.inf)
     error = np.zeros(batch.count)
     # Rows up to `SINGLE` are single steps, where the count is exact. Between two later
-    # rows it must be refined.
+    # rows the count must be refined.
     points = np.flatnonzero(ever_passes & (row > SINGLE))
     if points.size:
         time, time_error = _crossing_time(batch, course, quantity, row[points], points)
         steps[points] = time
         error[points] = time_error
 
-    # ``steps`` are still real numbers here. The count of an unknown time, which is NaN,
-    # is not sure, because NaN is not equal to itself.
+    # ``steps`` are still real numbers, which are rounded up at the end. An unknown time
+    # is NaN. Its count is not sure, because NaN is not equal to itself.
     is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
     is_clear = is_one_integer & (error < MOST_ERROR) & ~_is_blurred(quantity)
     is_sure = np.where(ever_passes, is_clear, _ends_below_zero(values))
@@ -861,9 +861,9 @@ def _end_of_phase_2(
     From this step on, t (loss - rest) is at most its threshold. The step is at least
     the end of Phase I, and at most the last step.
     """
-    # A run that is never above the threshold has no Phase II, which then ends with
-    # Phase I. A run that ends above the threshold, or has no threshold (NaN), has no
-    # Phase III.
+    # If a run is never above the threshold, Phase II is empty, and ends where Phase I
+    # ends. A run that ends above the threshold, or has no threshold (NaN), has no Phase
+    # III.
     threshold = tail.phase_3_threshold
     end = np.where(fall.falls, fall.counted.steps, 0.0)
     end = np.where((fall.at_last > threshold) | np.isnan(threshold), np.inf, end)

@@ -262,13 +262,13 @@ class StepCounter:
         is_ahead = (goal > 0) & ~is_tail
         is_head = is_ahead & (goal <= self._head_end[points])
         is_head &= self._head_steps[points] > 0
-        single = selection(is_ahead & ~is_head)
-        self._count_single(counting, goal, points, single)
+        reached_by_single_steps = selection(is_ahead & ~is_head)
+        self._count_single(counting, goal, points, reached_by_single_steps)
         if is_head.any():
             self._count_form(counting, goal, points, selection(is_head), form="a")
         if is_tail.any():
             self._count_form(counting, goal, points, selection(is_tail), form="s")
-        return counting.result(single)
+        return counting.result(reached_by_single_steps)
 
     def _count_single(
         self, counting: _Counting, goal: Array, points: Selection, chosen: Selection

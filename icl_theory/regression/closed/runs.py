@@ -211,8 +211,8 @@ class ExchangeableSteps:
         error = float(hits.error[0])
         if hit <= last and hit < INT64_MAX:
             return hit, error
-        # The step is counted as later than ``last``, but within its error it may not
-        # be.
+        # The step is counted as later than ``last``. Within its error it may be at
+        # ``last`` or earlier.
         if hit - error <= last:
             return None, error
         return None, 0.0

@@ -597,7 +597,8 @@ class FiniteGaussianRisk(Risk):
         The loss of the rule is compared with the loss of a coarser rule, which has
         every second length. If the coarser rule has a relative error e below 1e-5, the
         finer one has an error of e^1.7 or less, as measured for d from 1 to 100
-        (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6).
+        (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6), so
+        that e may be as large as the tolerance to the power 0.6.
         """
         # The sum of the weights is 1 only to the accuracy of a rule, so each rule is
         # divided by its own sum.

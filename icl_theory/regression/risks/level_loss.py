@@ -168,8 +168,9 @@ class LevelLoss(NamedTuple):
             gradient = moments.gradient[self.level]
             # Curvatures are ascending; directions are columns.
             curvatures, directions = np.linalg.eigh(moments.hessian[square])
-            # The loss takes the place of the largest curvature if all of them vanish:
-            # second derivatives with respect to scores are of the size of the loss.
+            # The loss takes the place of the largest curvature if all curvatures are
+            # zero: second derivatives with respect to scores are of the size of the
+            # loss.
             largest = max(float(np.abs(curvatures).max()), moments.loss)
             if curvatures[0] < -ZERO_SHARE * largest:
                 # The loss has a saddle here.

@@ -343,8 +343,8 @@ class _Ruler(NamedTuple):
         phases = exact.phases.present()
         ends = self._ends(path)
         if len(phases) == 1:
-            # The exact run ends in Phase I. The end of the run, the last entry, then
-            # ends this phase, and the attention need not pass ½.
+            # The exact run ends in Phase I. The last entry of ``ends``, the end of the
+            # run, then ends this phase, and the attention need not pass ½.
             ends = ends[-1:]
         if math.inf in ends:
             return {}
