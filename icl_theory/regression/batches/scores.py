@@ -361,7 +361,8 @@ def _ends_below_zero(values: Array) -> Mask:
     # There are values up to this row, and NaN after it.
     last_row = np.isfinite(values).sum(axis=0) - 1
     last_value = values[last_row, np.arange(values.shape[1])]
-    # Results of a run and of its shadow may differ by `APART`.
+    # Results of a run and of its shadow may differ by `APART`, so a value closer to
+    # zero is not clearly negative.
     return np.asarray(last_value < -APART)
 
 

@@ -43,9 +43,10 @@ from icl_theory.regression.closed.single_steps import (
     has_long_steps,
 )
 
-# Largest error of a number of steps that is reported. It is finite, so that a number of
-# steps that overflows to infinity is still infinite after its error is subtracted. Any
-# value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would do.
+# Largest error that is reported for a number of steps. It is finite, so that a number
+# of steps that overflows to infinity is still infinite after its error is subtracted.
+# Any value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would
+# do.
 LARGEST_ERROR = 1e18
 # Largest number of iterations in the search for the end of the head. The iterates
 # approach this end from below, which is slow only if the attention there is near 1/3.
