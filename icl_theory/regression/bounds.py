@@ -54,8 +54,8 @@ def step_bounds(
     the other scores, the attention a on the target, and s = 1 - a. The growth g = a s²
     is :math:`g_0` at the start, and has its peak :math:`g_p` at a = 1/3, where u is
     :math:`u_p`. Let :math:`\tau(u, u')` be the time of gradient flow from u to u'.
-    Before the peak g increases, so each step takes at most one unit of this time. After
-    the peak g decreases, and each step takes at least one unit. With
+    Before the peak, g increases, so each step takes at most one unit of this time.
+    After the peak, g decreases, and each step takes at least one unit. With
     :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g before and after a step,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le

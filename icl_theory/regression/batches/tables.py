@@ -225,8 +225,8 @@ class TabulatedLosses:
     def steps_between(self, start: Array, end: Array, index: Index) -> StepCount:
         """Number of steps from one position to another: the integral of du / v(u).
 
-        Gauss's rule integrates it with `NODES` nodes, and once more with fewer nodes to
-        estimate the error.
+        Gauss's rule integrates 1/v with `NODES` nodes, and once more with fewer nodes
+        to estimate the error.
 
         Parameters
         ----------

@@ -320,7 +320,8 @@ def selection(mask: NDArray[np.bool_]) -> Selection:
 def is_few(active: int, size: int, share: float = 0.8) -> bool:
     """Whether so few of ``size`` points are active that the others are to be dropped.
 
-    A larger share copies the active points more often, and a smaller one carries the
-    finished points along for longer.
+    They are few below the given ``share`` of all points. With a larger share the active
+    points are copied more often, and with a smaller one the finished points are carried
+    along for longer.
     """
     return active < share * size
