@@ -31,7 +31,7 @@ from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.stability import curvature_bound
 
 # The step constant c lies between these numbers, and eta and epsilon are at least the
-# first one, so that products of a few of them stay within float64.
+# first one, so that all of them and their inverses stay within float64.
 SMALLEST_CONSTANT = 1e-300
 LARGEST_CONSTANT = 1e300
 # The largest iterate u. Times grow like e^(2u), which is then below 1e261.
@@ -54,8 +54,8 @@ def step_bounds(
     the other scores, the attention a on the target, and s = 1 - a. The growth g = a s²
     is :math:`g_0` at the start, and has its peak :math:`g_p` at a = 1/3, where u is
     :math:`u_p`. Let :math:`\tau(u, u')` be the time of gradient flow from u to u'.
-    Before the peak g increases, so each step takes at most one unit of this time. After
-    the peak g decreases, and each step takes at least one unit. With
+    Before the peak, g increases, so each step takes at most one unit of this time.
+    After the peak, g decreases, and each step takes at least one unit. With
     :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g before and after a step,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
@@ -105,8 +105,8 @@ def step_bounds(
         time = flow_difference(start, u, K) / c
         time_to_peak = flow_difference(start, peak, K) / c
         # A run passes the peak by at most one step of the largest growth. If the run
-        # begins at the peak or beyond, its first iterate after the peak is the start u
-        # = 0.
+        # begins at the peak or beyond, its first iterate after the peak is its start,
+        # u = 0.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
         log_fall = log_growth_at_peak - log_growth_at_end
         correction = _correction_after_peak(c, log_fall)
@@ -329,10 +329,10 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     p = risk.features.probs
     K = risk.features.K
     eta = number("eta", eta, maximum=LARGEST)
-    largest = float(risk.task.variogram(risk.features).max())
-    # `curvature_bound` takes the number of equally likely features, which 1/p_k
-    # replaces here.
-    curvature = curvature_bound(largest, 1.0 / p)
+    largest_gamma = float(risk.task.variogram(risk.features).max())
+    # `curvature_bound` is for K equally likely features, of probability 1/K. For a
+    # feature of probability p_k it takes 1/p_k in place of K.
+    curvature = curvature_bound(largest_gamma, 1.0 / p)
     return np.asarray((1.0 - 0.5 * eta * curvature) * 4.0 * eta * p * K / (K - 1.0))
 
 

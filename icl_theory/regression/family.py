@@ -89,7 +89,8 @@ LAWS: dict[str, Callable[[float], Task]] = {
 # is a root of a sum of squares, whose rounding error is far smaller than this.
 GAP_TOLERANCE = 1e-9
 
-# The end of the description of a column that judges a theorem: what its values mean.
+# The end of the description of a column that judges a theorem. It says what the values
+# mean.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 # The arguments of a column are, in this order: name, dtype, unit and description; and
@@ -350,8 +351,8 @@ class Regression(Family):
             raise ValueError(
                 f"delta = {self.delta!r} contradicts features (gap = {features.gap!r})"
             )
-        # A K that equals the default was perhaps not given by the caller. So it does
-        # not contradict the features, and is replaced by their number.
+        # A K that equals the default was perhaps not given by the user. So it does not
+        # contradict the features, and is replaced by their number.
         if self.K not in (features.K, self.parameters()["K"].default):
             raise ValueError(f"K = {self.K} contradicts features (K = {features.K})")
 
@@ -363,8 +364,8 @@ class Regression(Family):
         # `check` makes a Features object of an array. It leaves None as it is.
         features = self.parameters()["features"].check(parameters.get("features"))
         if features is not None:
-            # A K that is given as well is kept, so that one that contradicts the
-            # features is refused.
+            # If K is given as well, it is kept, so that it is refused if it contradicts
+            # the features.
             parameters = {"K": features.K} | parameters
         return super().changed(**parameters)
 
@@ -478,13 +479,13 @@ class Regression(Family):
             features = self.features or Features.simplex(self.K, self.delta, self.probs)
             largest_gamma = float(self.law().variogram(features).max())
             largest_prob = features.probs.max()
-        # This is g over a simplex. Computing it also refuses a gap Δ that is too large
+        # The factor g over a simplex. `_speed` also refuses a gap Δ that is too large
         # or too small for embedding coordinates.
         speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
             speed = embedding_stretch(self.features.vectors)
-        # The function is for equally likely features, and takes their number, which is
-        # one over their probability. Here the largest probability stands for all.
+        # The function `stable_rate` is for equally likely features, and takes their
+        # number. One over the largest probability stands in for this number.
         return float(
             stable_rate(
                 largest_gamma,
@@ -582,10 +583,11 @@ class Regression(Family):
         One of the two limits holds if most steps are spent on learning to attend, and
         the other if most are spent in the tail. The stable learning rate ("auto") has
         limits of its own, because it depends on the parameters: it is of the order
-        K/(L²Δ²) in class coordinates. In embedding coordinates it is divided by Δ⁴/4.
+        K/(L²Δ²) in class coordinates. In embedding coordinates it is divided by Δ⁴/4,
+        the factor with which it acts on the scores, so that the limits are the same.
         """
-        # The exponents are those of the two terms of the leading order, K²/(ηγ) and
-        # (K-1)/(4ηε) with γ = L²Δ²/2, the smaller one first.
+        # The limits are the exponents in the two terms of the leading order, K²/(ηγ)
+        # and (K-1)/(4ηε) with γ = L²Δ²/2. The smaller exponent comes first.
         mapping("arguments", arguments, "parameters")
         # From another start most steps may be spent on forgetting it.
         if arguments.get("start") is not None:

@@ -36,11 +36,11 @@ from icl_theory.engine.trajectory import Phases, State, Trajectory
 from icl_theory.regression.closed.flow import flow_to
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 
-# In Phase III the tail ratio is at most this number. It is 2 because the term of the
-# tail is then half of the elapsed time.
+# In Phase III the tail ratio is at most this number. It is 2, because at the tail ratio
+# 2 the term of the tail is half of the elapsed time.
 TAIL_RATIO = 2.0
-# Newton's method for the tail start ends if a step is smaller than this share of its
-# variable. The share is a few times the rounding unit.
+# Newton's method for the tail start ends if a step is smaller than this share of the
+# variable w. The share is a few times the rounding unit.
 NEWTON_TOLERANCE = 1e-15
 
 
@@ -89,8 +89,8 @@ def _tail_start(K: int) -> float:
         s = 1.0 / math.sqrt(w)
         slope = 1.0 - 0.5 / (1.0 - s) ** 2
         step = (w - flow_to(s, K)) / slope
-        # If a step of the method is not smaller than the last one, both are due to
-        # rounding.
+        # If a step of the method is not smaller than the step before it, both steps are
+        # due to rounding.
         if abs(step) >= size_before:
             break
         w = w - step
@@ -316,15 +316,15 @@ def _phases_of_query(
 
 
 def _tail_begins(
-    run: Trajectory, saved: Array, excess: Callable[[State], float], tail: float
+    run: Trajectory, saved_excess: Array, excess: Callable[[State], float], tail: float
 ) -> int | None:
     """First step from which t times an excess is at most twice its limit ``tail``.
 
-    ``saved`` has the excess at the saved steps ``run.t``, and ``excess`` returns the
-    excess of any state. If the product rises above twice the limit again, this is
-    noticed only at saved steps.
+    ``saved_excess`` has the excess at the saved steps ``run.t``, and ``excess`` returns
+    the excess of any state. If t times the excess rises above twice the limit again,
+    this rise is noticed only if it lasts to a saved step.
     """
-    steps_above = run.t[run.t * saved > TAIL_RATIO * tail]
+    steps_above = run.t[run.t * saved_excess > TAIL_RATIO * tail]
     last_above = 0
     if steps_above.size:
         last_above = int(steps_above[-1])

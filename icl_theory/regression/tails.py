@@ -35,12 +35,13 @@ from icl_theory.regression.risks.symmetric import SymmetricRisk
 # If there are more margins than this, the constant is not computed: the search for the
 # smallest matrix would take too long. The limit is exceeded from K = 33 features on.
 MOST_MARGINS = 1000
-# The margin of every pair of features with N = ∞. It is ½ because the loss falls like
-# e^(-2d) with the difference d of the scores.
+# The margin for N = ∞, the same for every pair of features. It is ½ because the loss
+# falls like e^(-2d) with the difference d of the scores, and like 1/t with the step t.
+# So d grows like ½ ln t.
 MARGIN = 0.5
 # A difference of scores counts as equal to its margin if it exceeds the margin by less
-# than this. It is far above the rounding errors of the scores, and far below the
-# margins.
+# than TIGHT. This number is far above the rounding errors of the scores, and far below
+# the margins.
 TIGHT = 1e-6
 # Inequalities count as contradictory if the last entry of the residual in
 # `smallest_above` is below this. Without rounding, this entry is zero for contradictory

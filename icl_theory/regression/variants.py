@@ -159,10 +159,10 @@ class GroupedRegression(Family):
 
     def risk(self) -> Risk:
         """Return the risk over G(G + 1) scores."""
-        risk = self._from_zero()
+        risk = self._risk_from_zero()
         return risk if self.start is None else with_start(risk, self.start)
 
-    def _from_zero(self) -> SymmetricRisk:
+    def _risk_from_zero(self) -> SymmetricRisk:
         """Return the risk without regard to ``start``."""
         # One number stands for the variogram of all pairs of features.
         gamma = exchangeable_gamma(self.L, self.delta)
@@ -195,7 +195,7 @@ class GroupedRegression(Family):
         if self.start is None:
             return trainer
         # The grouped scores of the start, written out for all features
-        scores = self._from_zero().scores(self.start)
+        scores = self._risk_from_zero().scores(self.start)
         return with_start(trainer, scores)
 
     def unreduced(self) -> Risk:
@@ -208,7 +208,7 @@ class GroupedRegression(Family):
         return PopulationRisk(features, Exchangeable(self.L), self.N, self.noise)
 
     def stable_rate(self) -> float:
-        """Return the learning rate at which every step lowers the loss."""
+        """Return a learning rate at which every step lowers the loss."""
         gamma = exchangeable_gamma(self.L, self.delta)
         # The bound on the curvature has 1/max_k p_k in place of K.
         K = 1.0 / float(self._probs().max())
@@ -332,10 +332,10 @@ class GaussianRegression(Family):
 
     def risk(self) -> Risk:
         """Return the risk over Q, or over c for finite prompts."""
-        risk = self._from_zero()
+        risk = self._risk_from_zero()
         return risk if self.start is None else with_start(risk, self.start)
 
-    def _from_zero(self) -> GaussianRisk | FiniteGaussianRisk:
+    def _risk_from_zero(self) -> GaussianRisk | FiniteGaussianRisk:
         """Return the risk without regard to ``start``."""
         law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
         if math.isinf(self.N):
@@ -348,7 +348,7 @@ class GaussianRegression(Family):
             raise argument_error(
                 "N", self.N, "finite: infinite prompts cannot be sampled"
             )
-        law = self._from_zero().law
+        law = self._risk_from_zero().law
         trainer = SampledGaussianRisk(law, int(self.N), batch, seed, noise=self.noise)
         if self.start is None:
             return trainer
@@ -368,7 +368,7 @@ class GaussianRegression(Family):
                 self.N,
                 "at least 2 for eta='auto': a single token has all attention",
             )
-        return 1.0 / self._from_zero().rate
+        return 1.0 / self._risk_from_zero().rate
 
     def expected_steps(self) -> float | None:
         """Estimate the number of steps to the target from the rate near the minimum.
@@ -390,7 +390,8 @@ class GaussianRegression(Family):
         # by about 2 η λ in each step, with the curvature λ of the risk. A target above
         # the initial excess takes no steps.
         fall_of_log = max(0.0, math.log(initial_excess / target_excess))
-        return fall_of_log / (2.0 * self.rate() * self._from_zero().rate)
+        curvature = self._risk_from_zero().rate
+        return fall_of_log / (2.0 * self.rate() * curvature)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return alignment and excess at the end of the run."""

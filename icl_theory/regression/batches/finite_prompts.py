@@ -19,7 +19,7 @@ the tail: it begins when t (loss - floor) falls below a limit for good, where t 
 number of steps. Phase II lies between the two.
 
 In the shapes below, P is the number of points of a batch, and n the number of some
-selected points. An ``index``, (n,), has the numbers of such points.
+selected points. An ``index``, (n,), holds the numbers of the selected points.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ BLUR = 1e-11
 # A target whose relative distance from the floor is below this is in doubt.
 AT_FLOOR = 1e-9
 # Largest number of steps that is counted. A count is a single integer only if its error
-# is below one step. For this number of steps, the relative error of the integral must
-# therefore be below one over this number.
+# is below one step. A count of 1e9 steps therefore needs an integral with a relative
+# error below 1e-9.
 MOST_COUNTED = 1e9
 # The distance of t (loss - floor) from its limit is a difference of two terms. Its
 # rounding error is taken to be this many times the error of one term, which is
@@ -110,8 +110,9 @@ class Points(NamedTuple):
     def has_tail_law(self) -> Mask:
         """Whether t (loss - floor) tends to a known constant.
 
-        A limit of 0 does not count. With noise the limit is 0, because all scores stay
-        finite. With N = 1 it is 0, because the loss does not change.
+        A limit of 0 does not count. With noise the limit is 0: all scores stay finite,
+        and the excess falls faster than 1/t. With N = 1 the limit is 0, because the
+        loss is constant.
         """
         return (self.noise_variance == 0) & (self.N > 1)
 
@@ -141,8 +142,8 @@ def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batc
     max_steps : int
         Largest number of steps.
     small : float
-        A run is counted from the position on at which a step and the next one differ in
-        length by at most this share of the step.
+        The steps of a run are counted, instead of taken, once a step and the next one
+        differ in length by at most this share of the step.
 
     Returns
     -------
@@ -180,7 +181,8 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     is_at_floor = np.abs(target - floor) <= AT_FLOOR * floor
     doubts.add(Doubt.TARGET_AT_FLOOR, is_at_floor)
     is_attainable = target > floor
-    # A simulation ends at this loss if its target is below the floor.
+    # A simulation with a target below the floor ends at a relative distance of
+    # `FLOOR_RTOL` above the floor.
     threshold = np.where(is_attainable, target, floor * (1.0 + FLOOR_RTOL))
 
     # Bisection needs a condition that holds for all larger u. The loss rises again
@@ -318,15 +320,15 @@ class _TailWatch:
         ``last_above`` is the last such step.
         """
         last_above_before = self.last_above[index]
-        # Such a run was above its limit, then below it when the count began, and then
-        # above it again. The first and the last step above the limit do not describe
-        # such a run.
+        # A run may have been above its limit, then below it when the count began, and
+        # then above it again. The first and the last step above the limit do not
+        # describe such a run.
         is_twice = is_above & (last_above_before >= 0)
         is_twice &= last_above_before < counted_from - 1
         self._doubts.add(Doubt.TAIL_TWICE, index[is_twice])
         is_first = is_above & (self.first_above[index] < 0)
-        # The first such step is not found. The step where the count begins stands for
-        # it, and may be earlier.
+        # The first counted step above the limit is not searched for. The step where the
+        # count begins stands in its place, and may be earlier.
         self.first_above[index[is_first]] = counted_from[is_first]
         self.last_above[index[is_above]] = last_above[is_above]
 
@@ -453,7 +455,7 @@ class Batch:
             start=self.u[index],
             steps_before=counted_from,
         )
-        # Each of these methods may add doubts. ``attends`` is -1 for a point whose
+        # The next three methods may add doubts. ``attends`` is -1 for a point whose
         # Phase I does not end on the path.
         attends = path.first_attending()
         fall = path.fall_below(self.tail.limit[index])
@@ -463,7 +465,8 @@ class Batch:
         self.last[index] = end.last
         self.u[index] = end.u
         self.count_error[index] = end.error
-        is_in_phase_1 = self.attends[index] < 0  # when the count begins
+        # Whether a point is still in Phase I when the count begins
+        is_in_phase_1 = self.attends[index] < 0
         self.attends[index] = np.where(is_in_phase_1, attends, self.attends[index])
         # Steps become shorter along the path, so the step at its end is the shortest.
         self.shortest_step[index] = np.minimum(
@@ -486,8 +489,8 @@ class Batch:
         may_settle = ~(self.shortest_step > 1.01 * SETTLED * TOLERANCE)
         doubts.add(Doubt.MAY_SETTLE, may_settle & (self.last > 1))
 
-        # The losses at the ends. A run may be at its goal but, because a step led past
-        # the minimum, have a loss above its threshold.
+        # A run may be at its goal but, because a step led past the minimum, have a loss
+        # above its threshold.
         is_at_goal = self.u >= self.goals.position
         loss = self.losses.loss(self.u, np.arange(self.points.size))
         is_below = loss <= self.goals.threshold
@@ -500,7 +503,8 @@ class Batch:
         tail = self.tail
         # A simulation compares t (loss - floor) with its limit only at the steps that
         # it saves. It must save a step between the first and the last step above the
-        # limit. Which steps it saves depends on the size of a state, here one number.
+        # limit. Which steps it saves depends on the size of a state, which is one
+        # number.
         schedule = saved_steps(self.max_steps, size=1)
         n_saved_until_last = np.searchsorted(
             schedule, np.minimum(tail.last_above, self.last), side="right"
@@ -529,7 +533,8 @@ class Batch:
         has_regime = points.has_tail_law & (is_reached | is_sharp)
         regime = np.where(is_sharp, "sharp", "flat")
 
-        # A simulation takes this many steps one by one. In longer runs it skips steps.
+        # A simulation takes up to `AUTO_STEPS` steps one by one, and skips steps in
+        # longer runs.
         is_exact = last <= AUTO_STEPS
         error = np.where(is_reached, self.count_error, np.nan)
         return {
@@ -556,8 +561,8 @@ class Batch:
         last = self.last
         end_of_phase_1 = np.where(self.attends < 0, last, self.attends)
         is_above_at_end = self.tail.last_above == last
-        has_no_tail = np.isinf(self.tail.limit) | is_above_at_end
-        end_of_phase_2 = np.where(has_no_tail, last, self.tail.last_above + 1)
+        has_no_phase_3 = np.isinf(self.tail.limit) | is_above_at_end
+        end_of_phase_2 = np.where(has_no_phase_3, last, self.tail.last_above + 1)
         return _PhaseEnds(end_of_phase_1, np.maximum(end_of_phase_1, end_of_phase_2))
 
     def _tail_constant(self) -> Array:
@@ -632,8 +637,8 @@ class _CountedPath:
         self.goal_blur = goals.blur[index]
         self.half = goals.half[index]
         self.floor = goals.floor[index]
-        # Arrays below have a row for each point. With these indices and one column for
-        # each point, one entry of each row is selected.
+        # Arrays such as ``edges`` have a row for each point. An index [rows, part] with
+        # one part for each point selects one entry of each row.
         self.rows = np.arange(len(index))
 
         # The path is divided into so many parts that none is longer than half a panel:
@@ -641,13 +646,15 @@ class _CountedPath:
         longest = float((self.goal - start).max())
         self.parts = max(1, int(np.ceil(2.0 * longest / WIDTH)))
         self.edges = np.linspace(start, self.goal, self.parts + 1, axis=1)
-        part = losses.steps_between(self.edges[:, :-1], self.edges[:, 1:], index)
-        elapsed = np.cumsum(part.steps, axis=1)
+        within_parts = losses.steps_between(
+            self.edges[:, :-1], self.edges[:, 1:], index
+        )
+        elapsed = np.cumsum(within_parts.steps, axis=1)
         elapsed = np.concatenate([np.zeros((len(index), 1)), elapsed], axis=1)
         self.times = steps_before[:, None] + elapsed
         # np.sum would add in an order that depends on the number of points, and a point
         # must get the same bits in every batch. cumsum adds from left to right.
-        self.error = np.cumsum(part.error, axis=1)[:, -1]
+        self.error = np.cumsum(within_parts.error, axis=1)[:, -1]
 
     def first_attending(self) -> Steps:
         """First step at which Phase I is over, or -1 if it is not on the path, (n,)."""
@@ -680,9 +687,9 @@ class _CountedPath:
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
 
-        # argmax finds the first True, here from the last edge back. The slack, t (loss
-        # - floor) - limit, vanishes in the part that begins at the last edge with a
-        # positive slack.
+        # argmax finds the first True of the reversed edges, which is the last edge with
+        # a positive slack. The slack, t (loss - floor) - limit, vanishes in the part
+        # that begins at this edge.
         last_over = self.parts - np.argmax(is_over[:, ::-1], axis=1)
         part = np.minimum(last_over, self.parts - 1)
         time = self._fall_time(part, slack, falls, limit)

@@ -71,21 +71,22 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     points : SweepPoints
         P points with a target.
     """
-    # The caller has chosen points with a target; this tells mypy.
+    # The field may be None, but `icl_theory.regression.batches.dispatch` passes only
+    # points with a target. The assertion tells mypy.
     assert points.target is not None
     K = points.K
     epsilon = points.target
     descent = points.descent()
-    tail = by_distinct_value(lambda value: tail_start(int(value)), K)
-    runs, theory = _counted(family, points, descent, tail)
+    tail_deficit = by_distinct_value(lambda value: tail_start(int(value)), K)
+    runs, theory = _counted(family, points, descent, tail_deficit)
 
     is_reached = (runs.hit <= points.max_steps) & (runs.hit < INT64_MAX)
     # A count of steps may be too large by its error, so that a target with a count
     # above ``max_steps`` may still be reached.
     may_be_reached = runs.hit - runs.error <= points.max_steps
-    # The limit of t times the loss.
+    # The limit of t times the loss
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
-    boundaries = _boundaries(epsilon, K, tail)
+    boundaries = _boundaries(epsilon, K, tail_deficit)
     # The regime is sharp for L > L*. √(2γ) is L Δ, and the boundaries are for Δ = 1.
     is_sharp = np.sqrt(2.0 * descent.gamma) > boundaries["L_star"]
     # The loss at the deficit s = (K-1)/K of the start
@@ -120,19 +121,21 @@ def _counted(
     family: type[Family],
     points: SweepPoints,
     descent: ExchangeableDescent,
-    tail: Array,
+    tail_deficit: Array,
 ) -> tuple[ClosedRuns, dict[str, Any]]:
     """Return whole runs, and the columns of theory that need the counter of steps.
 
-    ``tail`` has the deficits at which Phase III begins, (P,). The counter is not
-    returned, because its single steps take much memory. Without an imbalance there are
-    no columns of theory.
+    ``tail_deficit`` has the deficits at which Phase III begins, (P,). The counter is
+    not returned, because its single steps take much memory. Without an imbalance there
+    are no columns of theory.
     """
-    # The caller has chosen points with a target; this tells mypy.
+    # `closed_columns` has asserted this already; mypy needs it in each function.
     assert points.target is not None
     constant = np.maximum(descent.step_constant, SMALLEST_CONSTANT)
     counter = StepCounter(points.K, constant)
-    runs = closed_runs(counter, descent.gamma, points.target, points.max_steps, tail)
+    runs = closed_runs(
+        counter, descent.gamma, points.target, points.max_steps, tail_deficit
+    )
     # The family's columns about theorems, and the function that computes them for many
     # points at once
     theory = family.theory_columns
@@ -175,11 +178,11 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
     }
 
 
-def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
+def _boundaries(epsilon: Array, K: Array, tail_deficit: Array) -> Values:
     """Values of L between the regimes for Δ = 1, (P,) each.
 
-    They are `crossover`, `half_way` and the leading order of the crossover. ``tail``
-    has the deficits at which Phase III begins.
+    They are `crossover`, `half_way` and the leading order of the crossover.
+    ``tail_deficit`` has the deficits at which Phase III begins.
     """
 
     # `half_way` at ε = Δ = 1, as a function of K; NaN if it is not defined
@@ -191,7 +194,7 @@ def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
     half_way_of_units = by_distinct_value(half_way_of_unit_target, K)
     return {
         # The loss ¼ L² K/(K-1) s² is ε at the deficit s where the tail begins.
-        "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
+        "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail_deficit,
         # All boundaries are proportional to √ε.
         "L_half": np.sqrt(epsilon) * half_way_of_units,
         # At this L the tail takes as many steps, (K-1)/(4ηε), as learning to attend,
@@ -271,8 +274,8 @@ def _boundaries_of(problem: Any, run: Trajectory) -> dict[str, Any]:
     """Boundaries of the regimes for one problem, whose run has a target."""
     epsilon = np.array([float(run.epsilon)])  # type: ignore[arg-type]
     K = np.array([float(problem.K)])
-    tail = np.array([float(tail_start(problem.K))])
-    boundaries = _boundaries(epsilon, K, tail)
+    tail_deficit = np.array([float(tail_start(problem.K))])
+    boundaries = _boundaries(epsilon, K, tail_deficit)
     return _of_one_point(_per_delta(boundaries, problem.delta))
 
 

@@ -25,7 +25,8 @@ from icl_theory.regression.risks.exchangeable import (
 from icl_theory.regression.risks.stability import stable_rate
 from icl_theory.regression.tasks.law import LARGEST_GAMMA, SMALLEST_GAMMA
 
-# The range of the product L Δ. Its square is then within the range of the variogram.
+# The range of the product L Δ. For these products, γ = (L Δ)²/2 is within the range of
+# the variogram.
 SMALLEST_SIZE, LARGEST_SIZE = 1e-140, 1e140
 
 

@@ -1,9 +1,9 @@
 """K x K scores of many points side by side, as the columns of one risk.
 
-The loss of a point is a sum over its K queries, and the loss of query k depends on
-column k of the scores alone. A point is one problem of a sweep. So the columns of P
-points make up one array, (K, P K), and no column depends on another one. Descent on a
-`ScoreBatch` takes the steps of all points at once.
+A point is one problem of a sweep. Its loss is a sum over its K queries, and the loss of
+query k depends on column k of the scores alone. So the columns of P points can make up
+one array, (K, P K), in which no column affects another one. Descent on a `ScoreBatch`
+takes the steps of all points at once.
 
 Γ is the variogram of a point, Γ_mk = ½ E(f_m - f_k)² for the values f of its task, p_k
 the probability of feature k, and σ² the variance of the label noise.
@@ -203,8 +203,8 @@ def fit_together(
 ) -> bool:
     """Whether two points may be in one batch.
 
-    They must have the same K and N. With finite prompts the error forms of both points
-    must have the same rank. With infinite prompts the probabilities of both must be
+    They must have the same K and N. With finite prompts the factors of both variograms
+    must have the same shape. With infinite prompts the probabilities of both must be
     equal, and one variogram must be a multiple of the other, up to the relative
     ``tolerance`` for rounding.
     """

@@ -60,7 +60,7 @@ FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
 # distance takes more observations. With a larger one more points are left to
 # simulations, because a curve may touch its level unseen (`_may_touch_zero`).
 GRID = 0.2
-# How many of these times are observed after each call for strides. More times need
+# How many times of the grid are observed after each call for strides. More times need
 # fewer calls, but columns then run farther beyond the targets of their points.
 TIMES_AT_ONCE = 2
 # Times x that differ by less than this count as equal. The number is far below GRID,
@@ -70,21 +70,21 @@ TIME_ROUNDING = 1e-9
 # first guess is extrapolated from the single steps. A stride that is too long is tried
 # again with a smaller length.
 FIRST_STRIDE = 0.6
-# The share of the tolerance that the error of one stride may take, and the share of
-# this error that its solver may leave. In single runs they are 0.01 and 0.001. Larger
-# shares save gradients, and they are safe because the error of every count is compared
-# with the distance to the next integer.
+# SHARE is the share of the tolerance that the error of one stride may take, and
+# SOLVER_SHARE the share of this error that the solver of the stride may leave. In
+# single runs they are 0.01 and 0.001. Larger shares save gradients, and they are safe
+# because the error of every count is compared with the distance to the next integer.
 SHARE = 0.03
 SOLVER_SHARE = 0.01
-# Lengths of strides are planned for this factor times the longest length whose error is
-# allowed. In single runs it is 0.9. A smaller aim saves refused strides, for which all
-# other columns have to wait.
+# The planned length of a stride is this factor times the longest length whose error is
+# allowed. In single runs the factor is 0.9. A smaller factor saves refused strides, for
+# which all other columns have to wait.
 AIM = 0.8
 # The largest number of gradients. It is practically no limit, because a column whose
 # strides cost too much is abandoned earlier.
 BUDGET = 10**9
-# Largest relative distance between the results of a run and of its shadow. A smaller
-# distance would leave more points to simulations of their own.
+# Largest relative distance between the results of a run and of its shadow that leaves
+# no doubt. A smaller limit would leave more points to simulations of their own.
 APART = 3e-8
 # A count with a larger error, in steps, is not sure: the estimate of the error is of
 # first order, and is trusted only if it is small.
@@ -95,14 +95,16 @@ MOST_ERROR = 0.1
 CROSSING_PASSES = 30
 CROSSING_ROUNDING = 1e-13
 # Factor by which a run must stay away from the limits at which a simulation gives up.
-# The factor is not derived. A larger one leaves more points to simulations. With a
-# smaller one a simulation might give up, because it looks at other steps.
+# The factor is not derived. A larger factor leaves more points to simulations. With a
+# smaller factor a simulation might give up a run that is not doubted, because it judges
+# the run at other steps than this module.
 CAUTION = 2.0
 # A run has stalled if its loss falls by less than this part while t grows tenfold, as
 # in `icl_theory.engine.stops.STALL_DECREASE`.
 STALL_FRACTION = 1e-3
-# Relative distance of the shadow from the run at its start: 2^8 rounding units of
-# 2^-52, because it stands for the rounding of 64 single steps.
+# Relative distance of the shadow from the run at the start of the strides. It stands
+# for the rounding of the 64 single steps: 2^8 rounding units of 2^-52, which is four
+# units for each step.
 SHADOW_START = 2.0**-44
 
 
@@ -187,19 +189,19 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
     strides.guess_from(fitted)
     x = math.log1p(SINGLE)
     while active.any() and observations.last_time < last:
-        times = x + GRID * np.arange(1, TIMES_AT_ONCE + 1)
-        end = times[-1]
-        # Columns of points that are not active are sent to the time 0, which they have
+        next_x = x + GRID * np.arange(1, TIMES_AT_ONCE + 1)
+        end = next_x[-1]
+        # Columns of points that are not active are sent to x = 0, which they have
         # passed, so that they do not go on.
         strides.reach(np.where(active[batch.point], end, 0.0))
-        # `reach` abandons a column for which strides cost too much. It is then behind,
-        # and its point is given up.
+        # `reach` abandons a column for which strides cost too much. Such a column has
+        # not arrived, and its point is given up.
         has_arrived = strides.x >= end - TIME_ROUNDING
         active &= has_arrived.reshape(batch.count, -1).all(axis=1)
-        for time in times.tolist():
+        for x_of_grid in next_x.tolist():
             points = np.flatnonzero(active)
-            summary = _summary_at(batch, strides, time, points)
-            all_points = observations.add(math.expm1(time), points, summary)
+            summary = _summary_at(batch, strides, x_of_grid, points)
+            all_points = observations.add(math.expm1(x_of_grid), points, summary)
             # The loss of an inactive point is NaN, for which the comparison is false.
             active &= ~(all_points.loss <= target)
         x = float(end)
@@ -238,15 +240,16 @@ def _take_single_steps(
 def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     """Return the strides, which go on from the last single step."""
     # The shadow begins at a small distance from the run. This distance stands for the
-    # rounding of the single steps. If descent enlarges it, the estimated error grows
-    # with it. The signs alternate, because equal changes of all scores of a column
-    # would not change its attention.
+    # rounding of the single steps. If descent enlarges the distance, the estimated
+    # error grows in proportion. The signs alternate, because equal changes of all
+    # scores of a column would not change the attention.
     is_odd = np.arange(batch.K) % 2
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
-    # The gradients of a batch contain the learning rates of the points.
+    # The gradients of a batch contain the learning rates of the points, so the learning
+    # rate of the map is 1.
     update_map = UpdateMap(batch, eta=1.0, rule=GradientDescent())
-    # With ``separate``, a column whose strides cost too much is abandoned. It does not
-    # raise an error, which would end the runs of all columns.
+    # With ``separate``, a column whose strides cost too much is abandoned. Otherwise it
+    # would raise an error, and end the runs of all columns.
     return Strides(
         Blocks(update_map),
         tolerance=TOLERANCE,
@@ -324,15 +327,15 @@ def _count(
     steps = np.where(ever_passes, course.t[row], np.inf)
     error = np.zeros(batch.count)
     # Rows up to `SINGLE` are single steps, where the count is exact. Between two later
-    # rows it must be refined.
+    # rows the count must be refined.
     points = np.flatnonzero(ever_passes & (row > SINGLE))
     if points.size:
         time, time_error = _crossing_time(batch, course, quantity, row[points], points)
         steps[points] = time
         error[points] = time_error
 
-    # ``steps`` are still real numbers here. The count of an unknown time, which is NaN,
-    # is not sure, because NaN is not equal to itself.
+    # ``steps`` are still real numbers, which are rounded up at the end. An unknown time
+    # is NaN. Its count is not sure, because NaN is not equal to itself.
     is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
     is_clear = is_one_integer & (error < MOST_ERROR) & ~_is_blurred(quantity)
     is_sure = np.where(ever_passes, is_clear, _ends_below_zero(values))
@@ -342,8 +345,10 @@ def _count(
 def _is_blurred(quantity: _Quantity) -> Mask:
     """Whether the quantity is 0 up to rounding at any single step, (P,)."""
     at_single_steps = quantity.on_grid[: SINGLE + 1]
-    # ``blur`` is `ROUNDING` times the terms of the quantity. Here it is raised to
-    # `BLUR` times the terms: numbers that differ by less may differ by rounding alone.
+    # Between later rows, `_crossing_time` counts the blur as an error of the time. At
+    # single steps a cautious blur is compared with the quantity itself. ``blur`` is
+    # `ROUNDING` times the terms of the quantity, and is raised to `BLUR` times the
+    # terms: numbers that differ by less may differ by rounding alone.
     generous_blur = BLUR / ROUNDING * quantity.blur
     return _at_any_time(np.abs(at_single_steps) <= generous_blur)
 
@@ -356,7 +361,8 @@ def _ends_below_zero(values: Array) -> Mask:
     # There are values up to this row, and NaN after it.
     last_row = np.isfinite(values).sum(axis=0) - 1
     last_value = values[last_row, np.arange(values.shape[1])]
-    # Results of a run and of its shadow may differ by `APART`.
+    # Results of a run and of its shadow may differ by `APART`, so a value closer to
+    # zero is not clearly negative.
     return np.asarray(last_value < -APART)
 
 
@@ -539,8 +545,9 @@ def _columns(
     doubts = Doubts(len(risks))
     target = _targets(problems, floor, doubts)
     batch = ScoreBatch(risks, eta)
-    # Runs that diverge, and losses without a tail law, give infinities and NaN. The
-    # tests below are false for NaN, and such a point gets a doubt or an empty column.
+    # Runs that diverge, and losses without a tail law, give infinities and NaN. A
+    # comparison with NaN is false. A point with a NaN gets a doubt, or an empty entry
+    # in the columns of the tail.
     with np.errstate(all="ignore"):
         tail = _tails(risks, eta, floor)
         runs = _runs(batch, target, tail, max_steps, doubts)
@@ -602,7 +609,8 @@ def _runs(
     end_of_phase_1 = _end_of_phase_1(batch, course, last, doubts)
     loss, attention = _results_at(batch, course, last, doubts)
     fall = _tail_fall(batch, course, tail, last, loss)
-    # If there is no tail law, or if the run ends in Phase I, its tail does not matter.
+    # Without a tail law, and for a run that ends in Phase I, doubts about the tail do
+    # not matter.
     is_relevant = ~np.isnan(tail.constant) & (end_of_phase_1 < last)
     _doubt_tail(batch, course, tail, last, fall, is_relevant, max_steps, doubts)
     return _Runs(
@@ -675,9 +683,10 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
     doubts.add(Doubt.MAY_SETTLE, _at_any_time(may_settle))
 
     # A simulation stops a run as stalled if the loss falls by less than
-    # `STALL_FRACTION` of itself while the number of steps grows tenfold. A decade has
-    # this many rows of the grid; one row less is cautious. Runs are judged from the
-    # step `STALL_AFTER` on, and even a decade before it all rows are on the grid.
+    # `STALL_FRACTION` of itself while the number of steps grows tenfold. The decrease
+    # is taken over one row of the grid less than such a decade has. It is then smaller,
+    # and more runs are doubted, which is cautious. Runs are judged from the step
+    # `STALL_AFTER` on, and even a decade before this step all rows are on the grid.
     decade = round(math.log(10.0) / GRID) - 1
     decrease = loss[:-decade] - loss[decade:]
     is_small = decrease < STALL_FRACTION * CAUTION * loss[decade:]
@@ -718,16 +727,17 @@ def _results_at(
     # The first rows of a course are the single steps. The results of runs that end
     # later are replaced below.
     row = np.minimum(last, SINGLE).astype(int)
-    column = np.arange(batch.count)
-    loss = course.at.loss[row, column]
-    attention = course.at.attention[row, column]
+    every_point = np.arange(batch.count)
+    loss = course.at.loss[row, every_point]
+    attention = course.at.attention[row, every_point]
 
     points = np.flatnonzero(last > SINGLE)
     if points.size:
-        columns = batch.columns_of(points)
-        # The time of the last step of the point, for each of its columns
-        x = np.log1p(last)[batch.point[columns]]
-        run, shadow = course.strides.at(x, columns)
+        # The columns of the scores of these points. Each of them is evaluated at the
+        # last step of the point that it belongs to.
+        score_columns = batch.columns_of(points)
+        x = np.log1p(last)[batch.point[score_columns]]
+        run, shadow = course.strides.at(x, score_columns)
         run_summary = Summary.of(batch, batch.observation(run, points), points)
         shadow_summary = Summary.of(batch, batch.observation(shadow, points), points)
         is_close = _agree(run_summary.loss, shadow_summary.loss)
@@ -823,7 +833,7 @@ def _doubt_tail(
 ) -> None:
     """Doubt the relevant points whose Phase III might differ in a simulation."""
     # A simulation compares t (loss - rest) with the threshold only at the steps that it
-    # saves. Which these are depends on the size of a state, here K² scores. A
+    # saves. Which steps it saves depends on the size of a state, which is K² scores. A
     # simulation looks for the fall after the last saved step above the threshold, so it
     # must save a step between the last rise and the fall.
     schedule = saved_steps(max_steps, batch.K**2)
@@ -849,12 +859,12 @@ def _end_of_phase_2(
 ) -> Array:
     """Step at which Phase II ends and Phase III begins, (P,).
 
-    From this step on t (loss - rest) is below its threshold. The step is at least the
-    end of Phase I, and at most the last step.
+    From this step on, t (loss - rest) is at most its threshold. The step is at least
+    the end of Phase I, and at most the last step.
     """
-    # A run that is never above the threshold has no Phase II, which then ends with
-    # Phase I. A run that ends above the threshold, or has no threshold (NaN), has no
-    # Phase III.
+    # If a run is never above the threshold, Phase II is empty, and ends where Phase I
+    # ends. A run that ends above the threshold, or has no threshold (NaN), has no Phase
+    # III.
     threshold = tail.phase_3_threshold
     end = np.where(fall.falls, fall.counted.steps, 0.0)
     end = np.where((fall.at_last > threshold) | np.isnan(threshold), np.inf, end)
@@ -868,7 +878,7 @@ def _last_rise(is_above: Mask) -> Index:
     """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]
-    # argmax finds the first True, here from the last row back.
+    # argmax finds the first True of the reversed rows, which is the last True.
     return len(rises) - 1 - rises[::-1].argmax(axis=0)
 
 

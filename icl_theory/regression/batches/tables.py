@@ -196,7 +196,7 @@ class TabulatedLosses:
         # And du = WIDTH/2 dx.
         terms = np.abs(powers * self._coefficients[row, 1:])
         on_panel = terms.sum(axis=0).reshape(-1, PANELS) * 2.0 / WIDTH
-        # the running maximum, from the last panel to the first
+        # The running maximum, from the last panel to the first
         from_panel_on = np.maximum.accumulate(on_panel[:, ::-1], axis=1)[:, ::-1]
         return from_panel_on[self._table]
 
@@ -225,8 +225,8 @@ class TabulatedLosses:
     def steps_between(self, start: Array, end: Array, index: Index) -> StepCount:
         """Number of steps from one position to another: the integral of du / v(u).
 
-        Gauss's rule integrates it with `NODES` nodes, and once more with fewer nodes to
-        estimate the error.
+        Gauss's rule integrates 1/v with `NODES` nodes, and once more with fewer nodes
+        to estimate the error.
 
         Parameters
         ----------

@@ -43,9 +43,10 @@ from icl_theory.regression.closed.single_steps import (
     has_long_steps,
 )
 
-# Largest error of a number of steps that is reported. It is finite, so that a number of
-# steps that overflows to infinity is still infinite after its error is subtracted. Any
-# value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would do.
+# Largest error that is reported for a number of steps. It is finite, so that a number
+# of steps that overflows to infinity is still infinite after its error is subtracted.
+# Any value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would
+# do.
 LARGEST_ERROR = 1e18
 # Largest number of iterations in the search for the end of the head. The iterates
 # approach this end from below, which is slow only if the attention there is near 1/3.
@@ -179,7 +180,7 @@ class StepCounter:
         count = np.zeros(self.K.size, dtype=np.int64)
         start = Place.of(np.zeros(1), self.K)
         # Without long steps the whole run is a tail. For K = 2 and 3 the run begins at
-        # the peak of g, a = 1/3, or beyond.
+        # the peak of g, a = 1/3, or beyond, and has no head.
         has_head = has_long_steps(self.c) & (self.K > 3)
         has_head &= self.c * start.growth() <= SMALL_STEP
         if has_head.any():
@@ -253,22 +254,22 @@ class StepCounter:
     def count(self, goal: Array, points: Selection = slice(None)) -> Count:
         """Count the steps of n points to their goals, without the checks of `steps_to`.
 
-        ``goal`` is u at the goal of each point, (n,). Each of the methods below writes
-        the counts of some points to ``counting``.
+        ``goal`` is u at the goal of each point, (n,).
         """
+        # `_count_single` and `_count_form` write the counts of some points into this.
         counting = _Counting(goal.size)
         is_tail = goal > self._tail.u[points]
         # A goal of 0 or less is reached at the start, and its count stays 0.
         is_ahead = (goal > 0) & ~is_tail
         is_head = is_ahead & (goal <= self._head_end[points])
         is_head &= self._head_steps[points] > 0
-        single = selection(is_ahead & ~is_head)
-        self._count_single(counting, goal, points, single)
+        reached_by_single_steps = selection(is_ahead & ~is_head)
+        self._count_single(counting, goal, points, reached_by_single_steps)
         if is_head.any():
             self._count_form(counting, goal, points, selection(is_head), form="a")
         if is_tail.any():
             self._count_form(counting, goal, points, selection(is_tail), form="s")
-        return counting.result(single)
+        return counting.result(reached_by_single_steps)
 
     def _count_single(
         self, counting: _Counting, goal: Array, points: Selection, chosen: Selection

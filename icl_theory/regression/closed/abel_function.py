@@ -208,7 +208,7 @@ class _LeadingInversion:
         return ~is_solved & is_wide
 
     def _change(self, place: Place, count: Array) -> Array:
-        """Changes of u by Newton's method, in variables in which counts are linear.
+        """Changes of u by Newton's method, in variables with nearly linear counts.
 
         ``count`` is `leading` at u, and ``place`` the place of u.
         """
@@ -320,7 +320,8 @@ def selection(mask: NDArray[np.bool_]) -> Selection:
 def is_few(active: int, size: int, share: float = 0.8) -> bool:
     """Whether so few of ``size`` points are active that the others are to be dropped.
 
-    A larger share copies the active points more often, and a smaller one carries the
-    finished points along for longer.
+    They are few below the given ``share`` of all points. With a larger share the active
+    points are copied more often, and with a smaller one the finished points are carried
+    along for longer.
     """
     return active < share * size

@@ -144,12 +144,13 @@ def flow_back(first: Place, second: Place, u_difference: Any) -> Any:
         ``u1 - u2``.
     """
     # Arrays are changed in place, because a pass over an array costs more than its
-    # arithmetic. The first one is a1 - a2, by a1/s1 = e^(u1 - u2) a2/s2.
+    # arithmetic. The first array is a1 - a2. It follows from the ratio of the odds,
+    # a1/s1 = e^(u1 - u2) a2/s2.
     a_difference = np.expm1(u_difference) * (second.a * first.s)
     total = a_difference / (first.a * second.a)
     total += 3.0 * u_difference
-    # The last term. The deficits divide one after the other, because their product may
-    # underflow.
+    # In the last term the deficits divide one after the other, because their product
+    # may underflow.
     last_term = 1.0 / first.s + 1.0 / second.s
     last_term *= 0.5
     last_term += 2.0

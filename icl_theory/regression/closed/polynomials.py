@@ -34,7 +34,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     The second equation is expanded in c, with :math:`D = a(1-a)\,d/da` for d/du. Its
     order :math:`c^{j+1}` is :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i
     A_{j+1-i}` with :math:`A_{-1} = F` and :math:`A_0 = \tfrac12\ln g`. Every
-    :math:`P_j` is a polynomial, found here exactly.
+    :math:`P_j` is a polynomial, and its coefficients are computed exactly.
 
     See docs/theory.md, "Steps in closed form".
 

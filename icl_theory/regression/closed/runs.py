@@ -30,7 +30,7 @@ Steps = NDArray[np.int64]
 class ClosedRuns(NamedTuple):
     """Results of `closed_runs`, one entry for each point."""
 
-    # First step with loss <= epsilon, or INT64_MAX if it is not below this number.
+    # First step with loss <= epsilon; INT64_MAX if the step is not below INT64_MAX.
     hit: Steps
     # Estimated absolute error of ``hit``. It is below 1 only if rounding allows a
     # single integer.
@@ -146,7 +146,7 @@ def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
     The ``start`` is the loss at u = 0. A loss ``epsilon`` of 0 gives u = ∞.
     """
     # A target ``epsilon`` of 0 has the logarithm -∞, and the result is u = ∞. A start
-    # that is not above epsilon may give NaN, which the caller does not use.
+    # that is not above epsilon may give NaN, which `_first_hits` does not use.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
         # first form of this logarithm keeps its digits if both losses are nearly equal.
@@ -211,8 +211,8 @@ class ExchangeableSteps:
         error = float(hits.error[0])
         if hit <= last and hit < INT64_MAX:
             return hit, error
-        # The step is counted as later than ``last``, but within its error it may not
-        # be.
+        # The step is counted as later than ``last``. Within its error it may be at
+        # ``last`` or earlier.
         if hit - error <= last:
             return None, error
         return None, 0.0
@@ -251,7 +251,7 @@ def step_constant(
     """``c = η γ K/(K-1)²`` times ``speed``, the factor on η for other coordinates."""
     features = np.asarray(K, dtype=np.float64)
     learning_rate = np.asarray(eta, dtype=np.float64)
-    # Callers refuse constants that are too large.
+    # An overflow needs no warning, because callers refuse constants that are too large.
     with np.errstate(over="ignore"):
         square = (features - 1.0) * (features - 1.0)
         return np.asarray(learning_rate * speed * gamma * features / square)

@@ -102,7 +102,7 @@ def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
 
     These are the operations of `_step`, in the same order and so with the same bits.
     They are written out because calls would take as long as the arithmetic. The
-    exponential is NumPy's, because that of ``math`` may differ in the last bit.
+    exponential is NumPy's, because ``math.exp`` may differ in the last bit.
     """
     other_features = float(K) - 1.0
     c = float(c)
@@ -228,7 +228,7 @@ class _Walk:
     def _keep(self, active: NDArray[np.intp]) -> None:
         """Keep only the active points.
 
-        The caller replaces ``error`` by the error of the next iterates.
+        The array ``error`` is left out, because `_take_step` replaces it.
         """
         self.points = self.points.take(active)
         self.column = self.column.take(active)
@@ -244,7 +244,7 @@ class _Walk:
         for row, (column, values) in zip(iterates, self.rows, strict=True):
             if values.size < columns:
                 # Some points were dropped before this step. Their columns are infinite
-                # from here on.
+                # from this step on.
                 row.fill(np.inf)
             row[column] = values
         return iterates

@@ -200,7 +200,8 @@ def at_nodes(
 
     There are P problems with K queries each, with variograms (P, K, K) and factors
     (P, K, r). If r is 0, the variograms are used. ``queries``, (q,), has the numbers of
-    the queries. Query number i is feature i modulo K of problem i // K modulo P.
+    the queries. Query number i is the feature i modulo K of a problem. The number of
+    this problem is i // K modulo P.
     """
     problem, own = np.divmod(queries, variograms.shape[1])
     # The queries of all problems may be repeated, for several matrices of scores.

@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from icl_theory.engine.sampling import Trainer
     from icl_theory.regression.closed.runs import ExchangeableSteps
 
-# For finite prompts gaps are cut to ±600. Beyond this, products of e^-u and a count
-# would overflow or vanish.
+# For finite prompts gaps u are cut to ±600. Beyond ±600, products of e^-u and a count
+# might overflow or vanish.
 FARTHEST = 600.0
 # The step constant c of closed forms is below this number: it leaves a factor of 1e8 in
 # the range of float64 for products with c.
 LARGEST_STEP_CONSTANT = 1e300
-# A smaller c is replaced by this one. With either, INT64_MAX steps move u by less than
-# 1e-280.
+# A smaller c is replaced by this number. With any c up to this number, INT64_MAX steps
+# move u by less than 1e-280.
 SMALLEST_STEP_CONSTANT = 1e-300
 # Up to this mean, averages over a binomial count take all counts, a few thousand.
 # For a larger mean they take equidistant counts, which are fewer and as accurate. Their

@@ -39,8 +39,9 @@ from icl_theory.regression.risks.prompts import QueryMoments
 # Largest number of classes for which levels are searched. More classes need more
 # starts, each of which costs more.
 MOST_CLASSES = 12
-# Two infima count as equal if their relative difference is below this. It is above the
-# error of a search, which ends at a gradient of 1e-9, relative to the loss.
+# Two infima count as equal if their relative difference is below this number. The
+# number is above the error of a search, which ends at a gradient of 1e-9, relative to
+# the loss.
 EQUAL_INFIMA = 1e-7
 # A query with a smaller loss is not searched: quotients of losses would overflow.
 SMALLEST_LOSS = 1e-290

@@ -225,9 +225,9 @@ class GaussianRisk(Risk):
 
         .. math:: \lambda = 2\sigma_a^2[3(d+2)c_*^2 - (d+1)] + \sigma_b^2
 
-        Its eigenvector is the identity matrix. The distance of descent from the minimum
-        falls like :math:`(1 - \eta\lambda)^t`, and falls at every step if
-        :math:`\eta \le 1/\lambda`.
+        Its eigenvector is the identity matrix, and descent from zero stays at multiples
+        of the identity. So the distance from the minimum falls like :math:`(1 -
+        \eta\lambda)^t`, and falls at every step if :math:`\eta \le 1/\lambda`.
         """
         d = self.law.d
         variance_a, variance_b = self.law.variances
@@ -264,10 +264,10 @@ class GaussianRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Alignment tr(Q)/d, residual ``|Q - c* I|`` / √d and excess loss, () each.
 
-        The centre of the attention is Q x_q. The alignment is its mean component along
-        x_q, in units of x_q; the best value is c*. It takes the place of the target
-        attention, which is defined for finitely many features only. The excess is the
-        loss above the floor.
+        The centre of the attention is Q x_q. The alignment is the mean component of
+        this centre along x_q, in units of x_q; its best value is c*. The alignment
+        takes the place of the target attention, which is defined for finitely many
+        features only. The excess is the loss above the floor.
         """
         d = self.law.d
         residual = np.linalg.norm(params - self.best * np.eye(d)) / math.sqrt(d)
@@ -329,9 +329,9 @@ class GaussianRisk(Risk):
         # A loss beyond float64 becomes infinite without a warning, as documented.
         with np.errstate(over="ignore"):
             # The excess of A must be multiplied by unit⁴ and its gradient by unit³. The
-            # terms of sigma_b² need two factors less, and are added after two of the
-            # multiplications. If they were divided by unit² instead, they might
-            # underflow.
+            # terms of sigma_b² must be multiplied by two factors fewer, so they are
+            # added after the first two multiplications. If they were divided by unit²
+            # instead, they might underflow.
             excess = excess * unit * unit + 0.5 * variance_b * part.squared_norm
             gradient = variance_a * part.gradient * unit * unit + variance_b * D
             # Complex steps differentiate the gradient alone, so the imaginary part of
@@ -367,9 +367,9 @@ def _quadratic_part(D: Array, c: float, one: float) -> _QuadraticPart:
     cubic = 4.0 * c * (t * n + np.sum(symmetric * G))
     quadratic = c * c * (4.0 * t**2 + (2 * d + 8) * n + 4.0 * q)
     quadratic -= 2.0 * one**2 * (t**2 + q)
-    # For the gradient dt/dD = I, dn/dD = 2D, dq/dD = 2Dᵀ, d(tr G²)/dD = 4DG, and the
-    # trace of (D + Dᵀ)G has the derivative 2(D(D + Dᵀ) + G). Half of the sum is taken.
-    # The terms with dt/dD = I are added on the diagonal.
+    # The gradient uses dt/dD = I, dn/dD = 2D, dq/dD = 2Dᵀ and d(tr G²)/dD = 4DG. The
+    # trace of (D + Dᵀ)G has the derivative 2(D(D + Dᵀ) + G). The result is half the
+    # gradient. The terms with dt/dD = I are added on the diagonal.
     gradient = 4.0 * (D @ G + c * (D @ symmetric + G) + c * c * (2.0 * D + D.T))
     gradient += 2.0 * (d * c * c + 2.0 * c * t + n) * D - 2.0 * one**2 * D.T
     along_identity = 4.0 * c * c * t + 2.0 * c * n - 2.0 * one**2 * t
@@ -572,8 +572,8 @@ class FiniteGaussianRisk(Risk):
         """Return the queries of the rule for all c up to ``largest``."""
         return self._rule(largest).lengths
 
-    # A run needs the rules for a few powers of two, of which the last four are kept.
-    # The cache also keeps their risks alive.
+    # A run needs rules for a few powers of two, and the four latest rules are kept. The
+    # cache also keeps this risk alive, which the linter warns about (B019).
     @lru_cache(maxsize=4)  # noqa: B019
     def _rule(self, largest: float) -> _LengthRule:
         """Return a rule that is accurate to the tolerance for all c up to ``largest``.
@@ -597,7 +597,8 @@ class FiniteGaussianRisk(Risk):
         The loss of the rule is compared with the loss of a coarser rule, which has
         every second length. If the coarser rule has a relative error e below 1e-5, the
         finer one has an error of e^1.7 or less, as measured for d from 1 to 100
-        (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6).
+        (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6), so
+        that e may be as large as the tolerance to the power 0.6.
         """
         # The sum of the weights is 1 only to the accuracy of a rule, so each rule is
         # divided by its own sum.

@@ -131,7 +131,7 @@ class LevelLoss(NamedTuple):
             return scores
 
         # SciPy asks for the loss, the gradient and the Hessian of a point one by one.
-        # They are computed together, and kept for a point and the one before it.
+        # They are computed together, and kept for the two latest points.
         @lru_cache(maxsize=2)
         def moments_of(level_scores: bytes) -> QueryMoments:
             return self.moments(with_level(np.frombuffer(level_scores)), curved=True)
@@ -168,8 +168,9 @@ class LevelLoss(NamedTuple):
             gradient = moments.gradient[self.level]
             # Curvatures are ascending; directions are columns.
             curvatures, directions = np.linalg.eigh(moments.hessian[square])
-            # The loss takes the place of the largest curvature if all of them vanish:
-            # second derivatives with respect to scores are of the size of the loss.
+            # The loss takes the place of the largest curvature if all curvatures are
+            # zero: second derivatives with respect to scores are of the size of the
+            # loss.
             largest = max(float(np.abs(curvatures).max()), moments.loss)
             if curvatures[0] < -ZERO_SHARE * largest:
                 # The loss has a saddle here.

@@ -185,7 +185,8 @@ def minimise_from(
     A descent stops if its predicted decrease is below ``slow`` times the difference
     between its loss and the least loss that is known for its query. The relative error
     of losses is below 1e-7. The number of ``rounds`` need not be enough for all
-    descents to converge, because the caller minimises the best ends further.
+    descents to converge, because `icl_theory.regression.risks.floors` minimises the
+    best ends further.
 
     Parameters
     ----------
@@ -210,7 +211,7 @@ def minimise_from(
     losses : ndarray, (Q, S)
         Losses at the ends.
     ends : ndarray, (Q, S, C)
-        Scores there.
+        Scores at the ends.
     """
     Q, S, C = starts.shape
     scores = starts.reshape(Q * S, C)
@@ -220,8 +221,8 @@ def minimise_from(
     ends = scores.copy()
     for completed in range(rounds):
         moves = descents.moves()
-        # The least known loss of each query. Losses are divided by ``scale``, a loss
-        # that the caller knows already. In these units that loss is 1.
+        # The least known loss of each query. Losses are divided by ``scale``, the least
+        # loss that was known before. In these units ``scale`` is 1.
         least = np.minimum(1.0, losses.reshape(Q, S).min(axis=1))
         # The least loss is lowered by its possible error, which keeps the gap of the
         # best descent above zero.

@@ -4,8 +4,9 @@
 *class scores* S are a (K, K) matrix: entry (m, k) is the score of feature m for the
 query k. For prompts of infinite length N the attention is a softmax. For finite N the
 expectation over the counts of the features in a prompt is a one-dimensional integral
-for each query, which the trapezoid rule gives to rounding error. `floor` is the least
-loss that can be approached, and `levels` describe the scores that approach it.
+for each query, which the trapezoid rule gives to rounding error. The method `floor`
+returns the least loss that can be approached, and the attribute `levels` describes the
+scores that approach it.
 
 Everywhere p_k is the probability of feature k, ℓ_k the loss of the query k, and C the
 matrix C^(k) of the query in question: the mean products of the errors of two tokens. In
@@ -55,9 +56,9 @@ ZERO_EIGENVALUE = 1e-10
 # are positive. Each of the K constants takes a least-squares problem in K unknowns.
 MOST_NONDEGENERACY = 200
 
-# For N = ∞ matrices of scores are evaluated together if they have this many scores at
-# most. With more scores, the overhead of a call for each matrix is small beside the
-# evaluation.
+# For N = ∞, several matrices are evaluated together if they have at most this many
+# scores altogether. With more scores, the overhead of a call for each matrix is small
+# beside the evaluation.
 MOST_TOGETHER = 2**17
 
 
@@ -187,7 +188,8 @@ class PopulationRisk(Risk):
     def gradients(self, states: Array) -> Array:
         """Gradients at n matrices of scores, (n, K, K).
 
-        All queries of all matrices are evaluated as one batch.
+        All queries of all matrices are evaluated as one batch, except that for N = ∞
+        large matrices are evaluated one by one.
         """
         n, K, _ = states.shape
         side_by_side = np.concatenate(states, axis=1)
@@ -197,7 +199,7 @@ class PopulationRisk(Risk):
             queries = np.tile(np.arange(K), n)
             gradient = self._infinite(side_by_side, queries).gradient
             return gradient.reshape(K, n, K).swapaxes(0, 1)
-        # of the losses ℓ_k, with the axes (feature, matrix, query)
+        # The gradients of the losses ℓ_k, with the axes (feature, matrix, query)
         gradient = self._moments(side_by_side).gradient.reshape(K, n, K)
         return self.features.probs * gradient.swapaxes(0, 1)
 

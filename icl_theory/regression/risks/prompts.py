@@ -63,7 +63,7 @@ class _Tokens(NamedTuple):
     by: Array  # b y, for one token in both factors of the square
     D_b: Array  # b (1 - y)
     D_by: Array  # b y (2 - y)
-    # (C b)_u, of the error form C
+    # (C b)_u, with the error form C
     field: Array
     # b^T C b and the sum of b y E|e|², (J,): the terms of two different tokens, and of
     # one token in both factors of the square
@@ -194,9 +194,9 @@ def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array
     through_b = error_form * ((D_b * tokens.second) @ D_b.T)
     twice_through_power = tokens.fourth * tokens.pairs + tokens.third * tokens.twofold
     through_power = (b * twice_through_power) @ b.T
-    slope = 2.0 * (D_b * tokens.field) * tokens.third
-    slope += squared_errors[:, None] * D_by * tokens.second
-    through_each = slope @ b.T
+    once_through_b = 2.0 * (D_b * tokens.field) * tokens.third
+    once_through_b += squared_errors[:, None] * D_by * tokens.second
+    through_each = once_through_b @ b.T
     hessian = through_b
     hessian += 0.5 * through_power - 0.5 * (through_each + through_each.T)
     # If both scores are the same, the second derivatives of three factors are added: of
@@ -256,10 +256,11 @@ def infima(
     # SciPy's optimisers are loaded here, because most runs do not need them.
     from scipy.optimize import minimize
 
-    # Without noise the target's score is +∞ and does not change. Prompts with the
-    # target then have no loss. A score of -∞ says that a class never occurs, and leaves
-    # the loss of all other prompts. With noise the target starts ahead: it has as much
-    # weight as U other classes together.
+    # Without noise the target's score should be +∞. Prompts with the target then have
+    # no loss, and only the loss of all other prompts remains. The same loss remains if
+    # the target never occurs, which is what a score of -∞ says to ``evaluate``. So the
+    # search sets this score to -∞, and keeps it. With noise the target starts ahead: it
+    # has as much weight as U other classes together.
     target_score = -np.inf
     if noise > 0.0:
         target_score = math.log(len(target))

@@ -20,11 +20,11 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import largest_eigenvalue
 
-# Of two features, the attention t on the wrong one at the largest curvature. It is the
-# root of 12t² - 15t + 4 between 0 and 1 at which 4t²(1 - t)(2 - 3t), the bound for two
-# features, has its maximum.
+# The attention t on the wrong one of two features at which the curvature is largest. It
+# is the root of 12t² - 15t + 4 at which 4t²(1 - t)(2 - 3t), the curvature in units of
+# max Γ/K, has its maximum between 0 and 1.
 _WRONG_ATTENTION = (15.0 - math.sqrt(33.0)) / 24.0
-# The constant κ, the largest 4t²(1 - t)(2 - 3t).
+# The constant κ, the largest value of 4t²(1 - t)(2 - 3t) between 0 and 1.
 CURVATURE = (
     4.0
     * _WRONG_ATTENTION**2

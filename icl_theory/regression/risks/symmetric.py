@@ -49,9 +49,9 @@ from icl_theory.tokens.square import Moments, change_along, moments
 # Two probabilities or variograms count as equal if they differ by less than this,
 # relative to their size. It is far above their rounding errors.
 EQUALITY_TOLERANCE = 1e-12
-# Negative eigenvalues of the forms C̃ that are smaller than this, relative to the
-# largest entry, count as rounding errors of zero. A smaller limit would refuse
-# variograms that are given with rounded digits.
+# A negative eigenvalue of a form C̃ (see `SymmetricRisk`) counts as a rounding error of
+# zero if its absolute value is below this share of the largest entry of the form. A
+# smaller limit would refuse variograms that are given with rounded digits.
 NEGATIVE_ROUNDING = 1e-9
 # A form C̃ counts as positive definite if its lowest eigenvalue, relative to the largest
 # one, is above this. Smaller eigenvalues may be rounding errors of a zero.
@@ -63,9 +63,10 @@ SUM_ROUNDING = 1e-6
 TINY = 1e-300
 # Products of a larger variogram with K and the probabilities might overflow.
 LARGEST_VARIOGRAM = 1e250
-# States of a few groups are evaluated together, with about this many mean variograms in
-# an array at most. This takes a fifth of the time that a separate call for each state
-# would take. Larger arrays would save no more time, but need memory.
+# For N = ∞, several states are evaluated together if an array of the mean variograms of
+# all of them has at most this many entries, as with few groups. This takes a fifth of
+# the time of a separate call for each state. Larger arrays would save no more time, but
+# need memory.
 MOST_TOGETHER = 10_000
 # The largest K for which the scores of all pairs of features are written out: 3.2 GB.
 MOST_WRITTEN_OUT = 20_000
@@ -124,8 +125,8 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    # The following arrays are for the G + 1 classes of each of G queries, class 0
-    # first. Number of features and probability of a class, (G + 1, G)
+    # The following four arrays are for the G + 1 classes of each of G queries, class 0
+    # first. Number of features in each class, and probability of the class, (G + 1, G)
     members: Array = field(init=False, repr=False)
     _class_probs: Array = field(init=False, repr=False)
     # Mean variograms and forms C̃ between two classes, (G, G + 1, G + 1)
@@ -198,8 +199,8 @@ class SymmetricRisk(Risk):
         members = [np.flatnonzero(labels == g) for g in range(len(sizes))]
         first_of_group = [int(indices[0]) for indices in members]
         # The first features of two groups stand for the groups. Within a group this
-        # would pair the first feature with itself, so it is paired with the second
-        # feature, if there is one.
+        # rule would pair the first feature with itself, so the first feature is paired
+        # with the second one, if there is one.
         gamma = variogram[np.ix_(first_of_group, first_of_group)]
         for g in np.flatnonzero(sizes > 1):
             first, second, *_ = members[g]
@@ -238,8 +239,7 @@ class SymmetricRisk(Risk):
         their score, which never moves, is 1, because descent divides by the metric.
         """
         metric = np.maximum(self.sizes[:, None] * self.members.T, 1.0)
-        # The array is cached, and the caller must not change it, because this would
-        # change the risk.
+        # The array is cached, so a user who changed it would change the risk.
         metric.flags.writeable = False
         return metric
 
@@ -259,7 +259,7 @@ class SymmetricRisk(Risk):
         scores = np.swapaxes(states, 1, 2)
         if math.isfinite(self.N):
             side_by_side = np.concatenate(scores, axis=1)
-            # of the losses ℓ_g, with the axes (class, state, query)
+            # The gradients of the losses ℓ_g, with the axes (class, state, query)
             gradient = self._moments_finite(side_by_side).gradient.reshape(-1, n, G)
             return (gradient * self._group_probs).transpose(1, 2, 0)
         if n * self._mean_variograms.size > MOST_TOGETHER:

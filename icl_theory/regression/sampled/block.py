@@ -26,9 +26,10 @@ from icl_theory.regression.sampled.risk import SampledRisk
 # This number is added to the variance in a layer norm, as in PyTorch, so that no vector
 # is divided by zero.
 NORM_STABILISER = 1e-5
-# The number that separates the random numbers of the initial parameters from those of
-# a `SampledRisk` with the same seed. In a `SampledRisk` the prompts of the steps have
-# the number 0, fixed sets of prompts 1, and held-out prompts 2.
+# A part of the seed of the initial parameters. It makes the parameters independent of
+# the prompts of a `SampledRisk` with the same seed. The seeds of a `SampledRisk` have 0
+# in its place for the prompts of the steps, 1 for fixed sets of prompts, and 2 for
+# held-out prompts.
 STREAM_OF_PARAMETERS = 3
 # The largest number of hidden units. W_1 and W_2 then take 16 MB for each of the D
 # dimensions.
@@ -129,8 +130,9 @@ class BlockRisk(Trainer[Prompts]):
     @property
     def initial(self) -> Array:
         """The initial parameters, flat: see the docstring of the class."""
-        # The second number makes these numbers independent of the prompts: the seed
-        # alone would be the same as [seed, 0, 0], the seed of the first step's prompts.
+        # The second entry of the seed makes the parameters independent of the prompts:
+        # the first entry alone would be the same as [seed, 0, 0], the seed of the first
+        # step's prompts.
         rng = np.random.default_rng([self.seed, STREAM_OF_PARAMETERS])
         parts = []
         for name, shape in self._shapes.items():
@@ -190,6 +192,7 @@ class BlockRisk(Trainer[Prompts]):
         features = self.data.features
         largest_index = max(prompts.token.max(initial=0), prompts.query.max(initial=0))
         fits = largest_index < features.K
+        # The vectors of the tokens, and the vectors of the queries
         for vectors in (prompts.key, prompts.asked):
             if vectors is not None and vectors.shape[-1] != features.d:
                 fits = False
@@ -259,14 +262,15 @@ class BlockRisk(Trainer[Prompts]):
         attention_loss = np.full(features.K, math.inf)
         if np.isfinite(forward.prediction).all():
             # Entry (m, k) of the map collects the attention on all tokens of feature m
-            # in prompts with the query k, of which there are ``held_out``.
+            # in the prompts with the query k. It is a mean over these prompts, whose
+            # number is ``held_out``.
             entries = (prompts.token, prompts.query[:, None])
             np.add.at(attention_map, entries, forward.attention / self.held_out)
             mean_label = np.sum(forward.attention * prompts.label, axis=1)
             loss = self._per_query(forward.prediction)
             attention_loss = self._per_query(mean_label)
         return {
-            # A writable array of its own: the diagonal is a read-only view.
+            # A copy, because `np.diagonal` returns a read-only view.
             "attention": np.diagonal(attention_map).copy(),
             "attention_map": attention_map,
             "loss_per_query": loss,
@@ -290,7 +294,8 @@ class BlockRisk(Trainer[Prompts]):
         """The shape of each weight, in the order of the parameters."""
         D = self.data.features.d + 1
         H = self.hidden
-        # All weights but those of the next two lines are vectors of D entries.
+        # Most weights are vectors of D entries. So all get this shape first, and the
+        # others are changed.
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Weights._fields, (D,))
         shapes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
         shapes |= {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
@@ -308,8 +313,9 @@ class BlockRisk(Trainer[Prompts]):
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, layers: Weights, prompts: Prompts) -> _ForwardPass:
-        """Run the block. The caller has to check that the predictions are finite."""
-        # Prompts have vectors of their own only with token noise.
+        """Run the block. Predictions may be infinite or NaN, and must be checked."""
+        # Prompts have vectors of their own (``key`` of the tokens, and ``asked`` of the
+        # queries) only with token noise.
         vectors = self.data.features.vectors
         x = vectors[prompts.token] if prompts.key is None else prompts.key
         x_q = vectors[prompts.query] if prompts.asked is None else prompts.asked
@@ -333,12 +339,12 @@ class _ForwardPass:
 
     def __init__(self, layers: Weights, x: Array, y: Array, x_q: Array) -> None:
         self.layers = layers
-        m = layers
+        weights = layers
         # The tokens z_i, (B, N, D), and the query, (B, D)
         self.z = np.concatenate([x, y[:, :, None]], axis=2)
         self.z_q = np.concatenate([x_q, np.zeros((len(x_q), 1))], axis=1)
         self.root = math.sqrt(self.z.shape[2])  # √D
-        projected_query = self.z_q @ m.W_Q.T @ m.W_K
+        projected_query = self.z_q @ weights.W_Q.T @ weights.W_K
         # Matrix products of a batch, with one vector for each prompt: (B, N, D) times
         # (B, D, 1) for the scores, and (B, 1, N) times (B, N, D) for the mean token.
         scores = np.matmul(self.z, projected_query[:, :, None])[:, :, 0] / self.root
@@ -347,12 +353,16 @@ class _ForwardPass:
         self.attention, _mean_label = attend(scores, y)
         self.mean_token = np.matmul(self.attention[:, None, :], self.z)[:, 0, :]
         self.norm_1 = _LayerNorm(
-            self.z_q + self.mean_token @ m.W_V.T, m.gain_1, m.shift_1
+            self.z_q + self.mean_token @ weights.W_V.T, weights.gain_1, weights.shift_1
         )
         h = self.norm_1.output
-        self.hidden = np.maximum(h @ m.W_1.T + m.c_1, 0.0)
-        self.norm_2 = _LayerNorm(h + self.hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
-        self.prediction = self.norm_2.output @ m.w + m.c
+        self.hidden_values = np.maximum(h @ weights.W_1.T + weights.c_1, 0.0)
+        self.norm_2 = _LayerNorm(
+            h + self.hidden_values @ weights.W_2.T + weights.c_2,
+            weights.gain_2,
+            weights.shift_2,
+        )
+        self.prediction = self.norm_2.output @ weights.w + weights.c
 
     def back(self, d_prediction: Array) -> Weights:
         """Return the gradient of the loss with respect to all weights.
@@ -361,16 +371,17 @@ class _ForwardPass:
         to the predictions. In general ``d_x`` is the derivative of the loss with
         respect to x.
         """
-        m = self.layers
+        weights = self.layers
         h = self.norm_1.output
-        gradient_2 = self.norm_2.back(d_prediction[:, None] * m.w)
-        # with respect to the sum of h and the output of the feed-forward layer
+        gradient_2 = self.norm_2.back(d_prediction[:, None] * weights.w)
+        # The derivative with respect to the sum of h and the output of the feed-forward
+        # layer
         d_residual = gradient_2.input
         # The slope of relu is 1 for active hidden units, and 0 for all others.
-        d_hidden = np.where(self.hidden > 0.0, d_residual @ m.W_2, 0.0)
-        # h acts directly, and through the hidden units.
-        gradient_1 = self.norm_1.back(d_residual + d_hidden @ m.W_1)
-        d_mean_token = gradient_1.input @ m.W_V
+        d_hidden = np.where(self.hidden_values > 0.0, d_residual @ weights.W_2, 0.0)
+        # h acts on this sum directly, and through the hidden units.
+        gradient_1 = self.norm_1.back(d_residual + d_hidden @ weights.W_1)
+        d_mean_token = gradient_1.input @ weights.W_V
         d_attention = np.matmul(self.z, d_mean_token[:, :, None])[:, :, 0]
         # a = softmax(s) has da_i = a_i (ds_i - Σ_j a_j ds_j).
         mean = np.sum(self.attention * d_attention, axis=1, keepdims=True)
@@ -379,14 +390,14 @@ class _ForwardPass:
         # then over the prompts.
         d_projected_query = np.matmul(d_score[:, None, :], self.z)[:, 0, :] / self.root
         return Weights(
-            W_Q=m.W_K @ (d_projected_query.T @ self.z_q),
-            W_K=m.W_Q @ (self.z_q.T @ d_projected_query),
+            W_Q=weights.W_K @ (d_projected_query.T @ self.z_q),
+            W_K=weights.W_Q @ (self.z_q.T @ d_projected_query),
             W_V=gradient_1.input.T @ self.mean_token,
             gain_1=gradient_1.gain,
             shift_1=gradient_1.shift,
             W_1=d_hidden.T @ h,
             c_1=d_hidden.sum(axis=0),
-            W_2=d_residual.T @ self.hidden,
+            W_2=d_residual.T @ self.hidden_values,
             c_2=d_residual.sum(axis=0),
             gain_2=gradient_2.gain,
             shift_2=gradient_2.shift,
@@ -417,7 +428,7 @@ class _LayerNorm:
     def back(self, d_output: Array) -> _NormGradient:
         """Return the derivatives of a loss with respect to the input, gain and shift.
 
-        ``d_output``, (B, D), is its derivative with respect to the output.
+        ``d_output``, (B, D), is the derivative of the loss with respect to the output.
         """
         d_unit = d_output * self.gain
         # With u = (x - mean)/deviation, du = (dx - mean dx - u · mean(u dx))/deviation.

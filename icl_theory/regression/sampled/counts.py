@@ -78,8 +78,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
     noise: float = 0.0
     every_query: bool = True
 
-    # A part of the seed of each step. It makes the prompts independent of those of
-    # `SampledRisk`, whose seeds have 0, 1 or 2 in this place.
+    # A part of the seed of each step. It makes the prompts independent of the prompts
+    # of `SampledRisk`, whose seeds have 0, 1 or 2 in its place.
     stream = (3,)
 
     def __post_init__(self) -> None:
@@ -230,7 +230,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         class.
         """
         R, K, _ = params.shape
-        # A common factor of a query's weights cancels. The largest one becomes 1, so
+        # A common factor of a query's weights cancels. The largest weight becomes 1, so
         # that nothing overflows.
         e = np.exp(params - params.max(axis=1, keepdims=True))
         n = prompts.counts.reshape(R, -1, K)

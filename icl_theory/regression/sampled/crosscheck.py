@@ -46,7 +46,8 @@ from icl_theory.regression.sampled.risk import SampledRisk
 # An entry of the gradient is compared only if at least this many prompts contribute to
 # it: its mean is then nearly normal.
 ENOUGH = 1000
-# Number of batches of the sampler by counts: Student's law is then nearly normal.
+# Number of batches of the sampler by counts: Student's law is then nearly normal, so
+# that its limits are hardly wider than normal ones.
 COUNTED_BATCHES = 64
 # Shares of the probability of a false alarm, one for each group of comparisons. There
 # are two samplers, each with two sums (of losses, and of norms of gradients) and with
@@ -70,9 +71,9 @@ SMALLEST_PRECISION = 1e-6
 # The estimated number of prompts is increased by this factor, because a few pilot
 # batches give only a rough estimate. The time grows in proportion to this factor.
 SAFETY_FACTOR = 1.2
-# A rough cost of a prompt, expressed in multiplications: for each feature, whose count
-# and labels are drawn, and for everything else, except for the K² multiplications of
-# the weights.
+# A rough cost of a prompt, expressed in multiplications. WORK_PER_FEATURE is the cost
+# of drawing the count and the labels of one feature. WORK_PER_PROMPT is the cost of
+# everything else, except for the K² multiplications of the weights.
 WORK_PER_FEATURE = 400.0
 WORK_PER_PROMPT = 1000.0
 # The largest K for which gradients are sampled. They have K² entries, and many of them
@@ -186,23 +187,23 @@ def crosscheck(
         pilot = _counted_risk(core, PILOT_BATCH, seeds.pilot)
         size = _prompts_needed(values, pilot, precision)
         samplers = _samplers(core, seeds, size, batches=batches, batch=batch)
-        at_points = _compare_at_points(core, values, samplers, shown.add)
+        point_comparison = _compare_at_points(core, values, samplers, shown.add)
         # `_Curves` takes the last run as the one that is judged.
         run_seeds = [*seeds.runs, seeds.judged_run]
         trainers = [_trainer(core, batch, run_seed) for run_seed in run_seeds]
         curves = _curves(population, trainers, eta, steps, shown.add)
 
-    of_sgd = _compare_curves(curves)
-    checks = [*at_points.checks, *of_sgd.checks]
-    notes = [note, *at_points.notes, *of_sgd.notes]
+    sgd_comparison = _compare_curves(curves)
+    checks = [*point_comparison.checks, *sgd_comparison.checks]
+    notes = [note, *point_comparison.notes, *sgd_comparison.notes]
     if phases and run is not None:
-        compared = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
-        checks += compared.checks
-        notes.append(f"phases: {compared.note}")
+        phase_comparison = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
+        checks += phase_comparison.checks
+        notes.append(f"phases: {phase_comparison.note}")
     return CrossCheck(
         checks=tuple(checks),
         note="; ".join(notes),
-        power=_power(at_points),
+        power=_power(point_comparison),
         t=curves.t,
         population=curves.exact,
         sgd=curves.judged,
@@ -217,13 +218,13 @@ class _Compared(NamedTuple):
     notes: list[str]
 
 
-def _power(at_points: _Compared) -> Power:
+def _power(point_comparison: _Compared) -> Power:
     """Return the smallest relative errors that the comparison at the points finds.
 
     The sampler by counts has the smaller errors. It comes first, and its checks of the
     loss and of the norm of the gradient come before all others.
     """
-    loss, gradient_norm, *_ = at_points.checks
+    loss, gradient_norm, *_ = point_comparison.checks
     # A mean of n batches has n - 1 degrees of freedom.
     freedom = COUNTED_BATCHES - 1
     return Power(
@@ -372,8 +373,8 @@ def _population_values(
 
     The parameters are normal. They are halved until the scores of every query differ by
     at most ``spread``. If scores differ by more than 8, a few rare prompts decide the
-    mean over samples. ``population`` may be in other coordinates than scores; the
-    values are those of its core.
+    mean over samples. ``population`` may be in other coordinates than scores; its core,
+    the risk over scores, is evaluated.
     """
     core = core_risk(population)
     # The diagonal of the kernel has the second moments of the values at each feature.
@@ -388,10 +389,10 @@ def _population_values(
             scores = core_params(population, params)
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
-        # A sampled loss is a square of a difference of labels. Even if the loss should
-        # be zero, rounding leaves 1e-32 of the second moment of the labels. `z_score`
-        # allows for a rounding error of 1e-14 of the scale, which is then 1e-30 of the
-        # second moment.
+        # A sampled loss is a square of a difference of labels. Where the exact loss is
+        # zero, rounding of the difference (1e-16 of the labels) leaves a loss of 1e-32
+        # of their second moment. `z_score` allows for a rounding error of 1e-14 of the
+        # scale, which is then 1e-30 of the second moment.
         scale = loss + 1e-16 * second_moment
         values.append(_PopulationValues(scores, loss, gradient, norm, scale))
     return values
@@ -580,7 +581,8 @@ def _compare_curves(curves: _Curves) -> _Compared:
         return _Compared(checks=[], notes=["nothing is left to learn for SGD"])
     limit = curves.limit
     spread = curves.spread
-    # The differences in units of the spread, (T,), with the rounding of the losses
+    # The differences in units of the spread, (T,). The last argument tells the size of
+    # the losses, whose rounding `z_score` allows for.
     z = z_score(curves.judged - curves.exact, spread, curves.exact)
 
     # The check of one step, the entry ``index`` of all curves

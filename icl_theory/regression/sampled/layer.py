@@ -57,16 +57,18 @@ def attend(scores: Array, label: Array) -> tuple[Array, Array]:
     return scores, np.einsum("bn,bn->b", scores, label)
 
 
-def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> Array:
+def bilinear_scores(
+    Q: Array, token_vectors: Array, query_vectors: Array, most: float = 1e150
+) -> Array:
     """Return the scores ``x_i^T Q x_q``, (B, N).
 
     Parameters
     ----------
     Q : ndarray, (d, d)
         The trained matrix.
-    key : ndarray, (B, N, d)
+    token_vectors : ndarray, (B, N, d)
         Vectors x_i of the tokens.
-    asked : ndarray, (B, d)
+    query_vectors : ndarray, (B, d)
         Vectors x_q of the queries.
     most : float
         If the absolute value of an entry of Q is larger, Q is scaled down until its
@@ -76,8 +78,8 @@ def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> 
     largest = float(np.abs(Q).max())
     if largest > most:
         Q = Q / largest * most
-    projected_queries = asked @ Q.T
-    return np.matmul(key, projected_queries[:, :, None])[:, :, 0]
+    projected_queries = query_vectors @ Q.T
+    return np.matmul(token_vectors, projected_queries[:, :, None])[:, :, 0]
 
 
 class PromptRisk(Trainer[Prompts]):
@@ -134,8 +136,11 @@ class PromptRisk(Trainer[Prompts]):
 
     def _attended(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the attention, (B, N), and the predictions, (B,), of some prompts."""
-        if prompts.key is not None and prompts.asked is not None:
-            scores = bilinear_scores(params, prompts.key, prompts.asked)
+        token_vectors = prompts.key
+        query_vectors = prompts.asked
+        if token_vectors is not None and query_vectors is not None:
+            # The parameters are the matrix Q.
+            scores = bilinear_scores(params, token_vectors, query_vectors)
         else:
             # The score of a token is the entry (token, query) of the class scores. The
             # indices have the shapes (B, 1) and (B, N).
@@ -221,9 +226,11 @@ def _backward(params: Array, d_scores: Array, prompts: Prompts) -> Array:
 
     It follows from ``d_scores``, (B, N), the gradient with respect to the scores.
     """
-    if prompts.key is not None and prompts.asked is not None:
+    token_vectors = prompts.key
+    query_vectors = prompts.asked
+    if token_vectors is not None and query_vectors is not None:
         # The scores are x_i^T Q x_q, so the gradient is the sum of d_scores x_i x_q^T.
-        return np.einsum("bn,bnd->bd", d_scores, prompts.key).T @ prompts.asked
+        return np.einsum("bn,bnd->bd", d_scores, token_vectors).T @ query_vectors
     # The score of a token is the entry (token, query) of the (K, K) class scores. All
     # d_scores of an entry are summed. Entries are numbered row by row.
     entry = prompts.token * len(params) + prompts.query[:, None]

@@ -38,7 +38,7 @@ from icl_theory.regression.tails import resting_loss, tail_limit
 # Largest number of steps of the exact run. Sampled runs cannot skip steps, and draw a
 # batch of prompts for each of them, so that their time grows with this number.
 MOST_STEPS = 100_000
-# Sampled runs may take a fifth more steps than the exact run, because a slow one
+# Sampled runs may take a fifth more steps than the exact run, because a slow run
 # reaches the target later. A longer allowance would cost time in every run.
 LONGER = 1.2
 # Number of steps at which a run is first evaluated to find where a quantity falls to 0.
@@ -102,11 +102,12 @@ class _Path:
         return _Point(np.asarray(attention), loss)
 
     def crossing(self, height: Callable[[int], float], *, last: bool = False) -> float:
-        """First (or last) step, with a fraction, at which ``height`` falls to 0.
+        """First step, with a fraction, at which ``height`` falls to 0.
 
         The function ``height`` is evaluated at `GRID_STEPS` steps, and then by
         bisection between two of these steps. The fraction comes from linear
-        interpolation. If the function does not fall to 0, the result is infinite.
+        interpolation. If the function falls to 0 several times, ``last`` asks for the
+        last time. If it does not fall to 0, the result is infinite.
         """
         # The grid goes from step 0 to the last step. Its distances grow in proportion
         # to the step, and steps that occur twice after rounding are dropped.
@@ -342,8 +343,8 @@ class _Ruler(NamedTuple):
         phases = exact.phases.present()
         ends = self._ends(path)
         if len(phases) == 1:
-            # The exact run ends in Phase I. The end of the run, the last entry, then
-            # ends this phase, and the attention need not pass ½.
+            # The exact run ends in Phase I. The last entry of ``ends``, the end of the
+            # run, then ends this phase, and the attention need not pass ½.
             ends = ends[-1:]
         if math.inf in ends:
             return {}

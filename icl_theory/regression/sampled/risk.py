@@ -116,7 +116,8 @@ class SampledRisk(PromptRisk):
         size = integer("size", size, minimum=1)
         check_fits("size", size, self._bytes(size * self.features.K))
         query = np.repeat(np.arange(self.features.K), size)
-        # The streams 0 and 1 of the seed belong to the steps and to the data set.
+        # The random numbers of the steps come from stream 0 of the seed, and those of
+        # the data set from stream 1.
         stream_of_held_out = 2
         rng = np.random.default_rng([self.seed, stream_of_held_out])
         return self._draw(rng, len(query), query)
@@ -151,8 +152,8 @@ class SampledRisk(PromptRisk):
         token = self._choose(rng, (size, self.N))
         if query is None:
             query = self._choose(rng, (size,))
-        key = None
-        asked = None
+        token_vectors = None
+        query_vectors = None
         if self.token_noise:
             # The tokens and the query of a prompt are points of the same function. The
             # query is the last of the N + 1 points, (size, N + 1, d).
@@ -161,8 +162,8 @@ class SampledRisk(PromptRisk):
             values = self.task.functions(self.features, rng, size)(points)
             label = values[:, :-1]
             answer = values[:, -1]
-            key = points[:, :-1]
-            asked = points[:, -1]
+            token_vectors = points[:, :-1]
+            query_vectors = points[:, -1]
         else:
             # A random function for each prompt, with its values at all features,
             # (size, K)
@@ -171,7 +172,7 @@ class SampledRisk(PromptRisk):
             answer = values[np.arange(size), query]
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)
-        return Prompts(token, query, label, answer, key, asked)
+        return Prompts(token, query, label, answer, token_vectors, query_vectors)
 
     def _choose(
         self, rng: np.random.Generator, shape: tuple[int, ...]

@@ -54,8 +54,8 @@ CHECKED_METHODS = (
 # margin: some hundred times the rounding unit.
 ENTRY_ROUNDING = 1e-13
 # A given covariance may differ from a symmetric and positive semi-definite matrix by
-# this, relative to its largest entry. It allows for matrices that were computed in
-# float64 or written with ten digits.
+# this, relative to its largest entry. This tolerance allows for matrices that were
+# computed in float64 or written with ten digits.
 MATRIX_ROUNDING = 1e-10
 # The sum of given weights may differ from 1 by this. The weights are divided by their
 # sum.
@@ -74,7 +74,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     A method that draws also refuses a ``size`` that does not fit into memory.
     """
     signature = inspect.signature(method)
-    # A method that draws has both of these parameters.
+    # A method that draws functions has the parameters ``rng`` and ``size``.
     is_drawing = {"rng", "size"} <= signature.parameters.keys()
 
     @wraps(method)
@@ -122,8 +122,7 @@ class Task(ABC):
         """Half the mean squared differences ``E(f_m - f_j)^2 / 2``, (K, K)."""
         kernel = self.kernel(features)
         diagonal = np.diagonal(kernel)
-        # Rounding may leave a mean square below zero, or one of a feature with itself
-        # that is not zero.
+        # Rounding may make an entry negative, or an entry on the diagonal nonzero.
         variogram = np.maximum(0.5 * (diagonal[:, None] + diagonal) - kernel, 0.0)
         np.fill_diagonal(variogram, 0.0)
         return variogram
@@ -177,10 +176,10 @@ class Task(ABC):
             {\textstyle\sum_{m\ne k} x_m = 1}\},
             \quad C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]
 
-        With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` this is the squared distance from
-        ``φ_k`` to the convex hull of the other vectors. Non-negative least squares
-        finds it by an active-set method in finitely many steps. See docs/theory.md,
-        "Lemma 1, exactly".
+        With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` the constant is the squared distance
+        from ``φ_k`` to the convex hull of the other vectors. Non-negative least squares
+        finds this distance by an active-set method in finitely many steps. See
+        docs/theory.md, "Lemma 1, exactly".
 
         Returns
         -------
@@ -240,7 +239,8 @@ def factor_of(variogram: Array) -> Array:
     row_means = variogram.mean(axis=1)
     inner_products = row_means[:, None] + row_means - variogram - row_means.mean()
     eigenvalues, vectors = np.linalg.eigh(inner_products)
-    # Eigenvalues below this may be rounding errors of zero. They are ascending.
+    # Eigenvalues below this may be rounding errors of zero. `eigh` returns the
+    # eigenvalues in ascending order, so the last one is the largest.
     rounding = len(variogram) * np.finfo(float).eps * max(eigenvalues[-1], 0.0)
     is_positive = eigenvalues > rounding
     return np.asarray(vectors[:, is_positive] * np.sqrt(eigenvalues[is_positive]))
@@ -282,9 +282,9 @@ class Exchangeable(LipschitzTask):
     distance Δ of two features, and the kernel is :math:`\gamma I` with
     :math:`\gamma = L^2\Delta^2/2`. The functions are L-Lipschitz in mean square, with
     equality at the distance Δ. (For K > 2 no law of functions that are all L-Lipschitz
-    has this mean square for every pair. Such laws reach about half of it, which changes
-    numbers of steps by a factor 2 and nothing else.) See docs/theory.md, "The
-    exchangeable case".
+    has this mean square for every pair. Such laws reach about half of this mean square,
+    which changes numbers of steps by a factor 2 and nothing else.) See docs/theory.md,
+    "The exchangeable case".
 
     Parameters
     ----------
@@ -424,8 +424,8 @@ class FiniteTask(Task):
     def factor(self, features: Features) -> Array:
         """Return vectors φ_m with an entry √weight · (f_m - f_1) for each function.
 
-        They are the rows of the result, (K, M). If there are more functions than
-        features, they are rotated into K dimensions, which changes no distance.
+        The vectors are the rows of the result, (K, M). If there are more functions than
+        features, the vectors are rotated into K dimensions, which changes no distance.
         """
         self._check_fits(features)
         # f_m - f_1: distances do not change, and constant functions give exact zeros.
