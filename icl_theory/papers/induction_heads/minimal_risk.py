@@ -6,8 +6,8 @@ through trained scores v of the lags:
 .. math:: f_s = \sum_{j} A_{sj} e_{x_j} .
 
 The second layer has no softmax. It compares the last symbol with the mixture of each
-token, and adds up the tokens' symbols, each times its match. The sum is the vector of
-logits of the next symbol:
+token, and adds up the symbols of the tokens, each weighted by the score of its token.
+The sum is the vector of logits of the next symbol:
 
 .. math:: z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
     \mathcal L = -E \ln \mathrm{softmax}(z_t)_{x_{t+1}} .
@@ -249,7 +249,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.
 
-        The gradient is the one of the mean loss, in which `_weights` are the weights.
+        The gradient belongs to the mean of these losses with the weights `_weights`.
         """
         layers = _layers(self, self.sequences.symbols, params)
         losses, gradient = self._compare(layers, self._labels, self._weights)
@@ -340,8 +340,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
     """Return the forward pass of sequences, ``symbols`` (T, M), through both layers."""
     v, b, c = risk.split(params)
-    layers = LastPosition if risk.last_only else EveryPosition
-    return layers(risk.attention, symbols, risk.k, v, b, c)
+    class_of_pass = LastPosition if risk.last_only else EveryPosition
+    return class_of_pass(risk.attention, symbols, risk.k, v, b, c)
 
 
 class _Layers(ABC):

@@ -234,7 +234,8 @@ class PositionLosses:
 
         Here n are the counts of the symbols that followed the last one. The second
         layer of the minimal model adds up matches, and does not divide by their number.
-        If its logits are multiples of these counts, its loss is at least the result.
+        If the logits of the model are multiples of these counts, the loss of the model
+        is at least the returned loss.
 
         Parameters
         ----------
@@ -281,8 +282,9 @@ class PositionLosses:
         """Return Q for three symbols, from the counts of the longest sequence.
 
         Q does not depend on n₀, the number of times that the last symbol followed
-        itself. If the other counts have a sum of at most T - 1, the missing pairs can
-        be n₀. So the table of sequences of T symbols has all arguments of Q.
+        itself. If the arguments n₁, n₂ and t - 1 - r of Q have a sum of at most T - 1,
+        sequences of T symbols have the same arguments for some n₀, which raises the sum
+        to T - 1. So the table of these sequences gives Q at all arguments.
         """
         T = self.T
         factor = np.zeros((T, T, T))

@@ -171,12 +171,14 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     d, N : int
         Dimension, and pairs in a prompt (or math.inf).
     depth : int
-        Half the degree, at most 16; the rule has depth + 1 nodes.
+        Half the degree, at most 16. The rule has depth + 1 nodes, or two for infinite
+        prompts.
 
     Returns
     -------
     Quadrature
-        With positive weights whose sum is d.
+        The sum of the weights is d. All weights are positive, except that the node 0
+        has the weight 0 for infinite prompts.
 
     Examples
     --------

@@ -445,9 +445,10 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         )
     # Mean squared error of the best prediction of a target, which has label noise.
     target_variance = 2.0 * law.floor + law.noise**2
-    # The diagonals σ' of the metrics Σ' of the two losses, in the axes of the features.
-    metric = np.outer(q, np.diag(V.T @ law.second @ V))
-    new_metric = np.outer(q, np.diag(V.T @ new.second @ V))
+    # The mean squares of the features along these axes, in prompts with pretraining
+    # tasks and in prompts with new tasks.
+    mean_square = np.outer(q, np.diag(V.T @ law.second @ V))
+    new_mean_square = np.outer(q, np.diag(V.T @ new.second @ V))
 
     def losses_at(n: float) -> tuple[float, float]:
         """Return the losses on pretraining tasks and on new ones after n prompts."""
@@ -467,8 +468,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         variance = error / (n - np.sum(learnt**2))
         # Half of the variance times the sum of these numbers is the part of the loss
         # that is due to the variance of the fit, on pretraining tasks and on new ones.
-        spread = learnt**2 * metric / sigma
-        new_spread = learnt**2 * new_metric / sigma
+        spread = learnt**2 * mean_square / sigma
+        new_spread = learnt**2 * new_mean_square / sigma
         return (
             law.loss(mean_fit) + 0.5 * variance * np.sum(spread),
             new.loss(mean_fit) + 0.5 * variance * np.sum(new_spread),

@@ -608,10 +608,11 @@ class LinearAttention(Family):
         return 1.0 / (self._stretch(best) * self._largest_curvature())
 
     def _stretch(self, best: Array) -> float:
-        """Bound the squared singular values of the map to Γ at the balanced minimum.
+        """Bound the squared singular values of the derivative of Γ at the minimum.
 
-        ``best`` is Γ*, or its diagonal. For (v, A) the squares are at most
-        v² + ‖A‖² = 2 ‖Γ*‖. For heads with separate keys and queries the bound is
+        The derivative is with respect to the trained factors, and the minimum is the
+        balanced one. ``best`` is Γ*, or its diagonal. For (v, A) the squares are at
+        most v² + ‖A‖² = 2 ‖Γ*‖. For heads with separate keys and queries the bound is
         3 s^(4/3), with the sum s of the R largest singular values of Γ*. See
         docs/linear-attention-theory.md, the sharpness below "Fixed points".
         """
@@ -716,8 +717,8 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        # The risk over Γ itself, of which the trained parameters may be factors. The
-        # observed "gamma" has the entries of Γ along the eigenvectors of Λ.
+        # The risk over Γ itself, even if its factors are trained. The observed "gamma"
+        # has the entries of Γ along the eigenvectors of Λ.
         inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)

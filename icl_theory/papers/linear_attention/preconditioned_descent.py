@@ -200,8 +200,8 @@ def deep_loss(
     """Return the loss of D layers with the matrices A and B, for tasks with W = Λ⁻¹.
 
     The layers are those of docs/linear-attention-theory.md, "GD++". The tokens of a
-    prompt are the columns of X, (d, N). The labels are wᵀV, with V = X before the first
-    layer, and the prediction for the query x is -wᵀUx, with U = 0 before it.
+    prompt are the columns of X, (d, N). The labels are wᵀV, and the prediction for the
+    query x is -wᵀUx. Before the first layer V is X, and U is 0.
 
     Parameters
     ----------
@@ -442,9 +442,9 @@ def plus_plus(quick: bool) -> Claim:
         # "Lower" is taken as less than half of the loss of two plain layers.
         are_halved = are_halved and plus_plus_loss < 0.5 * two_plain_layers
     per_dimension = "; ".join(phrases)
-    # Both losses are exact up to rounding, for which 1e-10 is generous. A slope is a
-    # difference with an error of about 1e-8 times the third derivative; in the full
-    # audit it is below 1e-6.
+    # The closed form of the loss and its sum over a grid are exact up to rounding, for
+    # which 1e-10 is generous. A slope is a difference with an error of about 1e-8 times
+    # the third derivative; in the full audit it is below 1e-6.
     return Claim.of(
         error < 1e-10 and slope < 1e-6 and are_halved,
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with"

@@ -327,8 +327,9 @@ def plateaus(quick: bool) -> Plateaus:
     heads_eta = 0.1 if quick else 0.02
     pair_plateaus = []
     heads_plateaus = []
-    # A plateau ends when the excess is 0.9 of its value at the start, which is near 1
-    # here. A run ends shortly after that, at an excess of 0.1.
+    # A plateau ends when the excess has fallen to 0.9 of its initial value. This value
+    # is near 1 in these problems, and an excess falls fast after the plateau: a run
+    # ends shortly after its plateau, at an excess of 0.1.
     base = LinearAttention(d=2, N=100, above=0.1)
     for start in starts.tolist():
         # The plateau of (v, A) grows like ln(1/start). It has only hundreds of steps,

@@ -160,7 +160,10 @@ class TensorRisk(BestKnown):
         return odd + even, gradient
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Return the change of the gradient, which is an affine function of B."""
+        """Return the change of the gradient along a direction.
+
+        The gradient is an affine function of B, so the change does not depend on B.
+        """
         # The gradient of the even terms is linear in B.
         _, product = self._even(direction)
         gamma_product = self.merged.hessian_product(params, self._gamma(direction))

@@ -43,7 +43,7 @@ def figure(
 
     left = []
     right = []
-    # The cycle has more colours than curves are drawn.
+    # CYCLE has more colours than there are lengths or depths.
     for N, colour in zip(shown, CYCLE, strict=False):
         loop, own = np.array([least(N, D) for D in layers.tolist()]).T
         left.append(Curve(f"N = {N}, loop", layers, loop, colour=colour))
