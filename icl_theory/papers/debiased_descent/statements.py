@@ -310,7 +310,7 @@ class HeadEnds(NamedTuple):
     has_equal_signs: NDArray[np.bool_]  # `equal_signs` of each start, (starts,)
     imbalances: Array  # |Σμ|/Σ|μ| and |Σω|/Σ|ω| at the end, (starts, 2)
     losses: Array  # at the end, (starts,)
-    error: float  # largest error of the losses that interpolation causes
+    error: float  # error of interpolation in the least and the largest of the losses
 
 
 def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:

@@ -781,7 +781,10 @@ class InductionHeads(Family):
         return np.broadcast_to(np.asarray(self.concentration), (self.k, self.k))
 
     def law(self) -> tuple[Array, Array]:
-        """Return the averaged chains, (C, k, k), and their probabilities, (C,)."""
+        """Return the chains that are averaged over, (C, k, k), and their probabilities.
+
+        The probabilities are (C,).
+        """
         if self.finite_chains is None:
             return dirichlet_points(self.prior, self.points, self.seed)
         count = len(self.finite_chains)
@@ -1118,22 +1121,22 @@ class InductionHeads(Family):
             return 0.0
         loss = risk.loss(params)
         # An allowance for rounding, about 50 times the precision of float64.
-        integral_error = 1e-14 * loss
+        numerical_error = 1e-14 * loss
         if isinstance(risk.risk, ChainRisk):
-            integral_error += risk.risk.error(risk.map.inward(params))
+            numerical_error += risk.risk.error(risk.map.inward(params))
         if self.k == 2:
             # With four times as many points, each of the two Gauss rules has twice as
             # many nodes. If twice as many nodes at least halve the error of the loss,
             # this error is at most twice the difference of the losses.
             finer_loss = self.changed(points=4 * self.points).risk().loss(params)
-            return 2.0 * abs(finer_loss - loss) + integral_error
+            return 2.0 * abs(finer_loss - loss) + numerical_error
         other_seeds = range(self.seed + 1, self.seed + 1 + SCRAMBLINGS)
         scramblings = [self.changed(seed=seed) for seed in other_seeds]
         scrambled = [problem.risk().loss(params) for problem in scramblings]
         deviation = float(np.std(scrambled, ddof=1))
         three_standard_errors = 3.0 * deviation / math.sqrt(SCRAMBLINGS)
         distance = abs(float(np.mean(scrambled)) - loss)
-        return distance + three_standard_errors + integral_error
+        return distance + three_standard_errors + numerical_error
 
     def outcome(self, params: ArrayLike) -> str:
         """Return in a word what the model with these parameters has learnt.
@@ -1201,7 +1204,7 @@ class InductionHeads(Family):
             emergence, _ = run.phases.present()["bigram"]
         last_attention = run.observed["first"][-1]
         values = {
-            # names of `columns`
+            # The keys are the names of `columns`.
             "emergence": emergence,
             "outcome": self.outcome(run.params),
             "b": self._strength(run.params),

@@ -128,7 +128,7 @@ class Sequences(NamedTuple):
 class _Counts:
     """Counts of the pairs of successive symbols in each sequence so far.
 
-    They begin with the ``first`` symbols of the sequences, (M,). ``shape`` has the
+    They begin with the ``first`` symbols of the sequences, (M,). ``posterior`` has the
     counts plus the Dirichlet parameter ``concentration``, (M, k, k). Row s of a
     sequence has the Dirichlet parameters of row s of its chain, given the sequence.
     """
@@ -137,24 +137,24 @@ class _Counts:
         self.k = k
         self.columns = np.arange(len(first))
         self.last = first
-        self.shape = np.full((len(first), k, k), concentration)
+        self.posterior = np.full((len(first), k, k), concentration)
 
     @property
     def law(self) -> Array:
         """Law of the next symbol of each sequence, (M, k)."""
-        row = self.shape[self.columns, self.last]
+        row = self.posterior[self.columns, self.last]
         return np.asarray(row / row.sum(axis=1, keepdims=True))
 
     def add(self, symbol: Symbols) -> None:
         """Count the next symbol of each sequence."""
-        self.shape[self.columns, self.last, symbol] += 1.0
+        self.posterior[self.columns, self.last, symbol] += 1.0
         self.last = symbol
 
 
 class _Differences(_Counts):
     """Counts of the differences of successive symbols, for circulant chains.
 
-    All rows of ``shape`` have the same counts, shifted.
+    All rows of ``posterior`` have the same counts, shifted.
     """
 
     def add(self, symbol: Symbols) -> None:
@@ -165,7 +165,7 @@ class _Differences(_Counts):
         for shift in range(self.k):
             shifted_last = (self.last + shift) % self.k
             shifted_symbol = (symbol + shift) % self.k
-            self.shape[self.columns, shifted_last, shifted_symbol] += 1.0
+            self.posterior[self.columns, shifted_last, shifted_symbol] += 1.0
         self.last = symbol
 
 

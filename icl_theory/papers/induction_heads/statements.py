@@ -488,9 +488,10 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     eta = 8.0 if quick else 2.0
     step_length = " and η = 8" if quick else ""
     plateaus = [Plateaus.of(T, ratios, eta) for T in sequence_lengths]
-    # If the first layer sets the duration, it is inversely proportional to the rate of
-    # this layer, and its exponent is -1. Exponents within 0.15 of -1 are accepted. With
-    # fewer than two plateaus the exponent is NaN, and the comparison is false.
+    # If the first layer sets the duration of a plateau, this duration is inversely
+    # proportional to the rate of the layer. An exponent within 0.15 of -1 counts as
+    # inverse proportionality. With fewer than two plateaus the exponent is NaN, and the
+    # comparison is false.
     first_layer_sets_it = all(abs(of_T.exponent + 1.0) < 0.15 for of_T in plateaus)
     law = " The first layer sets the length." if first_layer_sets_it else ""
     phrases = "; ".join(of_T.words() for of_T in plateaus)
@@ -550,8 +551,8 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
     all_chains = LOG.changed(T=T)
     own_chains = all_chains.changed(chains=chains, seed=seed)
     strong_head = own_chains.changed(match=3.0, scores=(0.0, 3.0))
-    end = pretrained_params(own_chains)
-    head = pretrained_params(strong_head)
+    end_params = pretrained_params(own_chains)
+    head_params = pretrained_params(strong_head)
     new_risk = all_chains.risk()
     own_risk = own_chains.risk()
     # The Bayes-optimal prediction for the chains that are trained on has to know these
@@ -562,11 +563,11 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
     by_heart_excess = mean_loss(core_risk(new_risk).law.table, by_heart).excess
     unit = unigram_excess(all_chains)
     return Pretrained(
-        outcome=own_chains.outcome(end),
-        end_own=own_risk.excess(end) / unit,
-        end_new=new_risk.excess(end) / unit,
-        head_own=own_risk.excess(head) / unit,
-        head_new=new_risk.excess(head) / unit,
+        outcome=own_chains.outcome(end_params),
+        end_own=own_risk.excess(end_params) / unit,
+        end_new=new_risk.excess(end_params) / unit,
+        head_own=own_risk.excess(head_params) / unit,
+        head_new=new_risk.excess(head_params) / unit,
         by_heart_new=by_heart_excess / unit,
     )
 

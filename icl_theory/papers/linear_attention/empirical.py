@@ -34,8 +34,8 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.memory import blocks, check_fits
 from icl_theory.papers.linear_attention.law import shaped
 
-# Largest number of equations or entries of Γ. The singular values of larger systems
-# take minutes.
+# Largest size of a system: the number of its equations or of the entries of Γ,
+# whichever is smaller. The singular values of larger systems take minutes.
 LARGEST_SYSTEM = 1600
 # Prompts are reduced to equations in blocks of about this many numbers, 32 MB. Smaller
 # blocks need more decompositions, and larger ones more memory.

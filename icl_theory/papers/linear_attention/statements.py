@@ -165,7 +165,7 @@ def every_mode(quick: bool) -> Errors:
         skewed(N=3, noise=0.4), np.random.default_rng(1).normal(size=(2, 2))
     )
     largest_curvature = float(risk.curvature.max())
-    # Descent diverges at a learning rate of 2 over the largest curvature.
+    # Descent diverges if the learning rate is above 2 over the largest curvature.
     for relative_rate in (0.3, 1.0, 1.9):
         eta = relative_rate / largest_curvature
         closed_form = risk.closed_form(eta, rule="gd")
