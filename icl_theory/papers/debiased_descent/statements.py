@@ -372,7 +372,7 @@ def emerging_pair(quick: bool) -> Claim:
     are_equal_heads = (ends.imbalances.min(axis=1) > LEAST_OF_EQUAL) & has_loss_of_one
     all_are_either = bool((is_pair | are_equal_heads).all())
     opposite_end_as_pairs = is_pair[~has_equal_signs].all()
-    # "Most" runs are more than half of those from equal signs.
+    # "Most" means more than half of the runs from equal signs.
     most_equal_merge = are_equal_heads[has_equal_signs].mean() > 0.5
     pairs_of_opposite = count_of_pairs(is_pair[~has_equal_signs])
     pairs_of_equal = count_of_pairs(is_pair[has_equal_signs])
@@ -458,7 +458,7 @@ def minima(quick: bool) -> Claim:
 
 
 def bayes_factor(d: int, noise_share: float, draws: int) -> float:
-    """Return the loss of the debiased step, divided by that of ridge regression.
+    """Return the loss of the debiased step, divided by the loss of ridge regression.
 
     Ridge regression is Bayes-optimal. Its loss is a mean over ``draws`` drawn prompts.
     Prompts have 8d tokens, and the noise has the variance ``noise_share`` times d.

@@ -227,7 +227,7 @@ class TwoLayers(WithStart, Map):
     def _is_visible(self) -> NDArray[np.bool_]:
         """Whether a token sees a symbol at each lag, (..., m).
 
-        If it does not, the vector of the lag is zero.
+        The vector of a lag at which the token sees no symbol is zero.
         """
         return np.asarray(self.symbols.any(axis=-1))
 
@@ -309,8 +309,8 @@ class InductionRisk(Pullback):
     map : TwoLayers
         The map from (a, B, c) to the scores.
     last_probs : ndarray, (k,) or (1,)
-        Probabilities of the last symbol of a sequence. There is only one if symbols are
-        renamed so that the last one is always called 0.
+        Probabilities of the last symbol of a sequence. If symbols are renamed so that
+        the last one is always called 0, there is only one probability.
     ratio : float
         Learning rate of the first layer, divided by the rate of the second one.
     added : float
@@ -358,11 +358,11 @@ class InductionRisk(Pullback):
 
         ``first`` is the attention of the first layer on the lags, (m,), and ``match``
         is the matrix B, or the number b. If the inner risk observes its attention,
-        there are three more entries. ``second`` is the expected attention of the second
-        layer on all tokens of each kind, given the last symbol, (..., k).
-        ``attention`` is the expected attention on all tokens whose predecessor equals
-        the last symbol. ``sink`` is the expected attention on the sink, if there is
-        one.
+        there are two more entries, or three with a sink. ``second`` is the expected
+        attention of the second layer on all tokens of each kind, given the last symbol,
+        (..., k). ``attention`` is the expected attention on all tokens whose
+        predecessor equals the last symbol. ``sink`` is the expected attention on the
+        sink.
         """
         a, B = self.map.split(params)
         # The last row of B has the sink's score, and is no part of the match.
@@ -373,8 +373,8 @@ class InductionRisk(Pullback):
         if "attention" not in inner:
             return observed
         second = inner["attention"]
-        # One-hot: column q of a token is 1 if its predecessor is q, and the last column
-        # if it is the sink. A renamed last symbol is always 0.
+        # One-hot vectors: column q is 1 if the predecessor of the token is q, and the
+        # last column is 1 for the sink. A renamed last symbol is always 0.
         predecessor = self.map.symbols[..., 1, :]
         is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
@@ -1015,9 +1015,9 @@ class InductionHeads(Family):
         the loss of the Bayes-optimal predictor, if it is known.
         """
         if self._is_renamed:
-            # For three states the log losses are sums over the counts of pairs. They
+            # For three states the log losses are sums over the counts of pairs, and
             # need no model. `validate` requires chains with one concentration and a
-            # uniform first symbol. For these the bigram is Bayes-optimal.
+            # uniform first symbol. For such chains the bigram is Bayes-optimal.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
@@ -1192,7 +1192,7 @@ class InductionHeads(Family):
             )
 
     def _phases(self, run: Trajectory) -> Phases:
-        """Return the phases; one ends when the loss is halfway to the next level."""
+        """Return the phases; each ends when the loss is halfway to the next level."""
         losses = self.predictors
         levels = Levels(losses["uniform"], losses["unigram"], losses["bigram"])
         return plateau_phases(run, levels)

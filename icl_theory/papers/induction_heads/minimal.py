@@ -223,8 +223,8 @@ class MinimalHeads(Family):
     def validate(self) -> None:
         """Check the parameters against each other.
 
-        The risk is not made here, but in `risk`: it holds the Bayes loss, which takes
-        seconds for long sequences.
+        The risk is not made here, but in `risk`, because its Bayes loss takes seconds
+        for long sequences.
         """
         if self.lags is not None and self.lags > self.T:
             raise argument_error("lags", self.lags, f"at most T = {self.T}")
@@ -330,7 +330,7 @@ class MinimalHeads(Family):
         """The losses of simple predictors of the next symbol, by name.
 
         The unigram predicts the frequencies of the symbols so far. The bigram predicts
-        the frequencies of the symbols that followed the last one. Both add
+        the frequencies of the symbols that followed the last symbol. Both add
         ``concentration`` to each count. "Bayes" is the loss of the Bayes-optimal
         predictor, which is the bigram if the rows are independent.
 
@@ -388,7 +388,7 @@ class MinimalHeads(Family):
 
     @property
     def _followers(self) -> Array:
-        """How often each symbol has followed the last one so far, (P, M, k)."""
+        """How often each symbol has followed the last symbol so far, (P, M, k)."""
         # If the first layer attends to lag 1 alone, and W = I, the logits of the model
         # are these counts. With linear weights the scores v = (0, 1) are the attention.
         attention = LagAttention(self.T, lags=2, is_softmax=False, is_causal=True)
@@ -405,8 +405,8 @@ class MinimalHeads(Family):
         The second layer adds up tokens and does not divide by their number, so that its
         logits are counts times a strength. "unigram" is the best prediction from the
         counts of all symbols so far. "bigram" is the best prediction from the counts of
-        the symbols that followed the last one. The losses are means over the sequences
-        of the problem.
+        the symbols that followed the last symbol. The losses are means over the
+        sequences of the problem.
         """
         return {
             "unigram": self._count_level(self._totals),

@@ -261,7 +261,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
         The labels are the law of the next symbol. But if predictions depend on the next
         symbol itself, this symbol is the label. The last label is always the law,
-        because the sequence does not contain the symbol after it.
+        because the sequence does not contain the symbol that follows its last token.
         """
         following = self.sequences.following
         if self.last_only:
@@ -305,7 +305,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         # the next symbol: about 3 arrays of k + 2 numbers. The estimate serves to
         # refuse a size that does not fit in memory.
         size = prompts_to_draw(rng, size, numbers=3.0 * (T + 1) * (self.k + 2))
-        # Draw one more symbol, which is the label of the last one.
+        # Symbol T + 1 is the label of the last token.
         drawn = Sequences.drawn(
             self.k,
             T + 1,

@@ -157,7 +157,7 @@ class PositionLosses:
         counts = _rows_of_counts(self.k, t - 1)
         counts_of_others = counts[:, 1:]  # n₁, ..., n_{k-1}
         pairs_of_other_rows = t - 1 - counts.sum(axis=1)
-        # Q(n₁, ..., n_{k-1}; t - 1 - r); in `_environment` its last argument is first.
+        # Q(n₁, ..., n_{k-1}; t - 1 - r); the last argument is the first index.
         Q = self._environment[(pairs_of_other_rows, *counts_of_others.T)]
         probability = self._row_probability(counts) * Q
         is_possible = probability > 0.0
@@ -232,7 +232,7 @@ class PositionLosses:
     def best_logits(self, positions: range | None = None) -> tuple[float, float]:
         """Return the best b of the prediction softmax(b n), and its mean loss in nats.
 
-        Here n are the counts of the symbols that followed the last one. The second
+        Here n are the counts of the symbols that followed the last symbol. The second
         layer of the minimal model adds up matches, and does not divide by their number.
         If the logits of the model are multiples of these counts, the loss of the model
         is at least the returned loss.
@@ -271,8 +271,9 @@ class PositionLosses:
     def _environment(self) -> Array:
         """The factor Q, (T, ..., T), with k axes.
 
-        The first index is its last argument, t - 1 - r: the number of pairs that begin
-        with another symbol than the last one. The other indices are n₁, ..., n_{k-1}.
+        The first index is the last argument of Q, t - 1 - r: the number of pairs that
+        begin with another symbol than the last one. The other indices are n₁, ...,
+        n_{k-1}.
         """
         if self.k == 2:
             return _one_other_state(self.T, self.concentration)
@@ -295,14 +296,15 @@ class PositionLosses:
         # Each part of the table has counts of tokens by kind, and the joint probability
         # of these counts.
         for part in ThreeStateCounts(T, self.concentration).parts():
-            # The first three kinds are the tokens 0, 1 and 2 that follow a symbol equal
-            # to the last one.
+            # The first three kinds are the tokens 0, 1 and 2 whose predecessor equals
+            # the last symbol.
             counts = part.counts[:, :3].astype(int)
             _, n1, n2 = counts.T
             # T symbols have T - 1 pairs.
             pairs_of_other_rows = T - 1 - counts.sum(axis=1)
             # The last symbol is called 0. Of the other two, the table calls the more
-            # frequent one 1. Here it is 1 or 2 with the probability ½ each.
+            # frequent one 1. In Q the more frequent one is 1 or 2, each with the
+            # probability ½.
             half_of_Q = 0.5 * part.probability / self._row_probability(counts)
             np.add.at(factor, (pairs_of_other_rows, n1, n2), half_of_Q)
             np.add.at(factor, (pairs_of_other_rows, n2, n1), half_of_Q)

@@ -512,9 +512,9 @@ class Pretrained(NamedTuple):
     """Excess losses of three predictions, after 100 steps on some chains.
 
     Names end in the chains on which the loss is measured: "own" are the chains that
-    were trained on, and "new" is the whole law of chains. An excess is the distance
-    from the Bayes loss on the chains on which it is measured. Its unit is the excess of
-    the unigram on the whole law.
+    were trained on, and "new" is the whole law of chains. An excess is a loss above
+    the Bayes loss of the chains on which the loss is measured. Its unit is the excess
+    of the unigram on the whole law.
     """
 
     outcome: str  # what the run has learnt, in a word
@@ -1077,8 +1077,8 @@ def tree_joints(chains: Array, parents: Sequence[int]) -> Array:
     chains : ndarray, (C, k, k)
         Transition matrices of C chains.
     parents : sequence of int, (n,)
-        The parent of each position, which is an earlier one. The entry for the root is
-        ignored.
+        The parent of each position, which is an earlier position. The entry for the
+        root is ignored.
     """
     n = len(parents)
     k = chains.shape[1]
@@ -1099,7 +1099,7 @@ def tree_slopes(chains: Array, parents: Sequence[int]) -> Array:
 
     A sequence consists of independent copies of the tree. Entry (j, i) is n times the
     slope if position i of each copy attends to position j in the first layer, and all
-    other positions attend to none. Apart from that it is the slope of
+    other positions attend to none. In all other respects the slope is defined as in
     `endless_slopes`.
     """
     k = chains.shape[1]
@@ -1314,7 +1314,8 @@ def reduction(quick: bool) -> Claim:
         z_scores = []
         for i, state in enumerate(run.states[::stride], start=1):
             # The batches of state i have the numbers from 1000 i on. The run and the
-            # other states have other numbers, so that all batches are independent.
+            # other states use batches with other numbers, so that all batches are
+            # independent.
             samples = losses(sampled, state, batches, first=1000 * i)
             # The distance of the mean of the samples from the exact loss, in standard
             # errors.

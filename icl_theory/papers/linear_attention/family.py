@@ -659,8 +659,8 @@ class LinearAttention(Family):
         if self.coordinates not in SEPARATE:
             # v and A grow exponentially at the rate ‖B‖, from the component of the
             # start along the growing direction (1, B/‖B‖) to ‖Γ*‖^½. For a pair the
-            # component is v. For random heads its root mean square is start √(H/2), see
-            # docs/linear-attention-theory.md, "Merged heads".
+            # component is v. For random heads the component has the root mean square
+            # start √(H/2), see docs/linear-attention-theory.md, "Merged heads".
             component = self.start
             if self.coordinates in WITH_HEADS:
                 component *= math.sqrt(0.5 * self.heads)
@@ -703,7 +703,7 @@ class LinearAttention(Family):
         return Phases(plateau=(0, plateau_end), learning=(plateau_end, last))
 
     def _describe_merged(self, run: Trajectory) -> None:
-        """Add a note on what is trained, and one if a single step ends training."""
+        """Add a note on what is trained, and another if one step ends training."""
         run.notes["trained"] = (
             "Γ itself; coordinates = pair or heads train its factors, as papers do"
         )

@@ -63,7 +63,7 @@ def product_grid(
     return grid, grid_weights.ravel()
 
 
-# The grid for means over standard normal numbers; it takes the numbers of nodes.
+# The grid for means over standard normal numbers, a function of the numbers of nodes.
 hermite_grid = functools.partial(product_grid, np.polynomial.hermite_e.hermegauss)
 
 
@@ -107,8 +107,8 @@ class WholeLayer:
     def evaluate(self, params: Array) -> tuple[float, Array]:
         """Return the loss and its gradient.
 
-        The parameters are the d + 1 entries of (p, v), and then those of the first d
-        columns of K, row by row.
+        The parameters are the d + 1 entries of (p, v), and then the entries of the
+        first d columns of K, row by row.
         """
         d = self.law.d
         last_row = params[: d + 1]  # (p, v)
@@ -397,8 +397,8 @@ class _MatrixGaps(NamedTuple):
 def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     """Train all entries of all A_l, and compare the best ones with the theorem.
 
-    Tokens are in two dimensions. There are D layers and N pairs, and ``starts`` is the
-    number of descents from random matrices, of which the best end counts.
+    Tokens are in two dimensions. There are D layers and N pairs. Of ``starts`` descents
+    from random matrices, the one that ends at the least loss is compared.
     """
     # The prediction has the degree 2D in the tokens, 2 for each layer, and its square
     # the degree 4D. So 2D + 1 nodes are enough: they are exact to degree 4D + 1.
@@ -411,7 +411,8 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     start_points = np.random.default_rng(0).normal(0.0, 0.5, (starts, 4 * D))
     ends = [minimize(loss, point) for point in start_points]
     best = min(ends, key=lambda end: float(end.fun))
-    # A_l Λ should be a multiple of I. The nearest one is half of its trace times I.
+    # A_l Λ should be a multiple of I. The nearest multiple has half of the trace of
+    # A_l Λ on its diagonal.
     steps = best.x.reshape(D, 2, 2) @ SKEWED
     lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)

@@ -960,7 +960,7 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return the relative distance from a level of the slowest state near it.
+    """Return the relative distance between a level and the slowest state near it.
 
     ``t`` has the steps of the saved states, and ``excess`` their losses above the
     floor.
@@ -972,8 +972,8 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
     """Return the index of the state near a level at which the excess falls slowest.
 
-    An excess is near a level if both differ by at most about 20 %. Levels next to each
-    other differ by a factor of more than 2 in the rows that use this function, so that
+    An excess is near a level if the two differ by at most about 20 %. Neighbouring
+    levels differ by a factor of more than 2 in the rows that use this function, so that
     a state is near one level only.
     """
     # Fall i goes from state i to state i + 1, and state i + 1 must be near the level.
@@ -1365,8 +1365,8 @@ def other_labels(quick: bool) -> Errors:
     """
     for N, M in ((3, 1), (20, 2)):
         law = PromptLaw(SKEWED, N=N)
-        # Prompts of one pair have the law of a pair (x, y), and so have the query and
-        # its label.
+        # Prompts of one pair have the law of a pair (x, y). The query and its label have
+        # the same law.
         tokens, labels, pair_weights = cubic_prompts(law, 1)
         x = tokens[:, 0]
         y = labels[:, 0]
