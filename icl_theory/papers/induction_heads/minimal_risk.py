@@ -1,7 +1,7 @@
 r"""The loss of Edelman et al.'s minimal model of an induction head.
 
-The first layer mixes the symbols so far, with weights A that depend on their distance
-through trained scores v of the lags:
+The first layer mixes the symbols so far. The weights A depend on the distance between
+two positions, by trained scores v of the lags:
 
 .. math:: f_s = \sum_{j} A_{sj} e_{x_j} .
 
@@ -278,19 +278,19 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         log_best = np.log(self.sequences.following[-positions:])
         return -np.sum(self._labels * log_best, axis=2).mean(axis=0)
 
-    def _compare(self, layers: _Layers, following: Array, weights: Array) -> _Pass:
+    def _compare(self, layers: _Layers, labels: Array, weights: Array) -> _Pass:
         """Return the cross entropy of each sequence, and the gradient of their mean.
 
-        ``following`` are the labels, laws of the next symbol, (P, M, k). The cross
-        entropy of a sequence is the mean over its predictions. The mean over the
-        sequences has the ``weights``, (M,).
+        ``labels`` are laws of the next symbol, (P, M, k). The cross entropy of a
+        sequence is the mean over its predictions. The mean over the sequences has the
+        ``weights``, (M,).
         """
         predicted, log_total = softmax(layers.logits)
         # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
-        mean_logit = np.einsum("tmy,tmy->tm", following, layers.logits)
+        mean_logit = np.einsum("tmy,tmy->tm", labels, layers.logits)
         losses = (log_total - mean_logit).mean(axis=0)
-        logits_gradient = predicted - following
-        logits_gradient *= weights[:, None] / len(following)
+        logits_gradient = predicted - labels
+        logits_gradient *= weights[:, None] / len(labels)
         v_gradient, b_gradient, c_gradient = layers.gradient(logits_gradient)
         second_layer = [b_gradient]
         if self.is_matrix:

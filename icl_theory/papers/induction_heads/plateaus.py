@@ -51,7 +51,9 @@ class SpeedMinimum(NamedTuple):
 def deepest_minimum(
     risk: Risk, rate: float, levels: Levels, steps: int = 20000
 ) -> SpeedMinimum:
-    """Train until halfway from unigram to bigram, and find where the loss slows down.
+    """Train, and find where the loss falls slowest on its way past the unigram's loss.
+
+    Training ends when the loss is halfway from the unigram's to the bigram's.
 
     Parameters
     ----------

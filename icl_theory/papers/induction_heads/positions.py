@@ -67,8 +67,8 @@ class RowLaw:
         """Law of the next symbol for each row of counts, (R, k)."""
         k = self.counts.shape[1]
         visits = self.counts.sum(axis=1, keepdims=True)
-        a = self.concentration
-        return np.asarray((a + self.counts) / (k * a + visits))
+        alpha = self.concentration
+        return np.asarray((alpha + self.counts) / (k * alpha + visits))
 
     def bigram_loss(self) -> float:
         """Return the loss of the bigram predictor, nats.
@@ -194,11 +194,11 @@ class PositionLosses:
         successive sums.
         """
         k = self.k
-        a = self.concentration
+        alpha = self.concentration
         lengths = np.arange(1, self.T + 2)  # t + 1 for t = 0, ..., T
         n = np.arange(self.T + 2)  # numbers of occurrences
-        log_rising = gammaln(a + n) - gammaln(a)
-        log_rising_of_sum = gammaln(k * a + lengths) - gammaln(k * a)
+        log_rising = gammaln(alpha + n) - gammaln(alpha)
+        log_rising_of_sum = gammaln(k * alpha + lengths) - gammaln(k * alpha)
         sums = log_rising_of_sum - k * (self.occurrences @ log_rising)
         return np.diff(sums)
 
@@ -261,10 +261,12 @@ class PositionLosses:
         is (R, k).
         """
         k = self.k
-        a = self.concentration
+        alpha = self.concentration
         total = counts.sum(axis=1)
-        log_g = gammaln(a + counts) - gammaln(a) - gammaln(counts + 1.0)
-        log_g_total = gammaln(k * a + total) - gammaln(k * a) - gammaln(total + 1.0)
+        log_g = gammaln(alpha + counts) - gammaln(alpha) - gammaln(counts + 1.0)
+        log_g_total = (
+            gammaln(k * alpha + total) - gammaln(k * alpha) - gammaln(total + 1.0)
+        )
         return np.asarray(np.exp(log_g.sum(axis=1) - log_g_total))
 
     @cached_property
@@ -341,20 +343,20 @@ def _one_other_state(T: int, a: float) -> Array:
     for first_symbol in (0, 1):
         stays = n1 + first_symbol
         is_possible = np.where(m == 0, stays == 0, (stays >= 1) & (stays <= m))
-        # Of the m symbols 1, the last one of each stay is followed by 0: ``leaves``
-        # counts these. All others are followed by 1: ``remains`` counts them.
+        # Of the m symbols 1, the last one of each stay is followed by 0, and all others
+        # are followed by 1: ``before_0`` and ``before_1`` are their numbers.
         symbols = m[is_possible]
-        leaves = stays[is_possible]
-        remains = symbols - leaves
-        # The last symbol 1 is followed by 0. The other ``leaves`` - 1 symbols 1 that
-        # are followed by 0 can be any of the ``symbols`` - 1 before it. So there are
-        # (symbols - 1)!/(remains! (leaves - 1)!) ways to choose them. Without symbols 1
-        # there is one way, and the maxima make all factorials 0! = 1.
-        log_ways = gammaln(np.maximum(symbols, 1)) - gammaln(remains + 1.0)
-        log_ways -= gammaln(np.maximum(leaves, 1))
-        # The mean of P₁₀^leaves P₁₁^remains under the Dirichlet law of row 1 is a
+        before_0 = stays[is_possible]
+        before_1 = symbols - before_0
+        # The last symbol 1 is followed by 0. The other ``before_0`` - 1 symbols 1 that
+        # are followed by 0 can be any of the ``symbols`` - 1 symbols 1 before the last.
+        # There are (symbols - 1)!/(before_1! (before_0 - 1)!) ways to choose them.
+        # Without symbols 1 there is one way, and the maxima make all factorials 0! = 1.
+        log_ways = gammaln(np.maximum(symbols, 1)) - gammaln(before_1 + 1.0)
+        log_ways -= gammaln(np.maximum(before_0, 1))
+        # The mean of P₁₀^before_0 P₁₁^before_1 under the Dirichlet law of row 1 is a
         # quotient of beta functions.
-        log_mean = gammaln(a + leaves) + gammaln(a + remains) - 2.0 * gammaln(a)
+        log_mean = gammaln(a + before_0) + gammaln(a + before_1) - 2.0 * gammaln(a)
         log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
     # The factor ½ is the probability of the first symbol. The factor 2 is there because

@@ -1244,7 +1244,10 @@ class _EndsOfStages(NamedTuple):
 
 
 def _ends_of_stages(in_stages: InductionHeads) -> _EndsOfStages:
-    """Train in stages; also train both layers at equal rates for as many steps."""
+    """Train in stages, and train both layers together for as many steps.
+
+    Joint training has equal rates for both layers.
+    """
     staged_run = in_stages.simulate()
     joint_run = in_stages.changed(stage=0, ratio=1.0).simulate()
     attention_on_lags = staged_run.observed["first"][-1]
@@ -1307,7 +1310,7 @@ def reduction(quick: bool) -> Claim:
     steps = 8 if quick else 200
     stride = 4 if quick else 3  # every stride-th saved state is compared
     batches = 8 if quick else 30  # batches that give the mean loss of a state
-    eta = 4.0
+    eta = 4.0  # a choice
     for name, sampled, exact in _settings():
         run = descend(sampled, eta, steps=steps)
         exact_run = descend(exact, eta, steps=steps)
@@ -1351,6 +1354,7 @@ def departure(
     """
     name = pair.name
     floor = pair.exact.floor()
+    # The number of prompts in a batch and the rate are choices.
     full = replace(pair.sampled, trained="all", batch=256)
     eta = 0.5
     run = descend(full, eta, steps=steps)

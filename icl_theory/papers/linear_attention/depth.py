@@ -57,7 +57,8 @@ SEARCH_POINTS = 2000
 # in float64, and further halvings change nothing.
 BISECTIONS = 100
 # `LoopedRisk.stable_rate` takes the largest curvature on a grid of this many values of
-# γ. The maximum need not be exact, because descent diverges only at twice this rate.
+# γ. The maximum need not be exact, because descent diverges only at twice the stable
+# rate.
 CURVATURE_POINTS = 101
 # The squared error of two layers with GD++ has the degree 8 in Σ̂. A quadrature of this
 # depth is exact up to the degree 8.
@@ -395,7 +396,7 @@ class LoopedRisk(BestKnown):
         The result has the least loss on the interval from 0 to a γ at which the loss is
         larger than at γ = 0.
         """
-        # For large γ the loss grows like a power of γ, so that the doubling ends.
+        # For large γ the loss grows like a power of γ, so that this loop ends.
         end = 1.0
         while self._loss_at(end) <= self._loss_at(0.0):
             end *= 2.0

@@ -30,7 +30,7 @@ from icl_theory.statements.statement import Status
 AHN = "Ahn, Cheng, Daneshmand, Sra 2023, {}"
 # An arbitrary covariance of the tokens in two dimensions, with correlation.
 SKEWED = np.array(((1.0, 0.3), (0.3, 0.5)))
-# Half the distance of the two points of a central difference of the loss. The error of
+# Half the distance between the points of a central difference of the loss. The error of
 # the difference is of the order of the square of this number, 1e-8.
 DIFFERENCE = 1e-4
 

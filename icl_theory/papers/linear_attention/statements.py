@@ -970,9 +970,9 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 
 
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
-    """Return the index of the state near a level at which the excess falls slowest.
+    """Among the states near a level, find the one with the slowest fall of the excess.
 
-    An excess is near a level if the two differ by at most about 20 %. Neighbouring
+    Return the index of this state. An excess is near a level if the two differ by at most about 20 %. Neighbouring
     levels differ by a factor of more than 2 in the rows that use this function, so that
     a state is near one level only.
     """
