@@ -96,8 +96,8 @@ class SoftmaxHeads(Family):
     def validate(self) -> None:
         """Build the risk, which `risk` returns.
 
-        The risk searches for its floor when it is first needed. Problems that differ
-        only in the start or the learning rate share the result of this search.
+        The risk searches for its floor when the floor is first needed. Problems that
+        differ only in the start or the learning rate share the result of this search.
         """
         if isinstance(self.start, float):
             rng = np.random.default_rng(self.seed)

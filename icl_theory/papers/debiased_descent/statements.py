@@ -41,8 +41,9 @@ PAIR = np.array([1.0, -1.0])
 # loss of the pair then equals the loss of a debiased step up to the order ω², about
 # 1e-6.
 SMALL_OMEGA = 1e-3
-# Bounds on the two numbers of `unpaired` at the end of a run. The two numbers are near
-# 0 for a pair, and near 1 for two equal heads. Both bounds are far from these numbers.
+# Bounds on the two numbers of `unpaired` at the end of a run. Both numbers are near 0
+# for a pair, and near 1 for two equal heads. The bounds only have to tell these two
+# cases apart.
 MOST_OF_PAIR = 0.05
 LEAST_OF_EQUAL = 0.95
 
@@ -128,7 +129,8 @@ def debiased(d: int, N: int, noise: float) -> float:
     The step predicts (η/N) Σ y_i (x_i - mean)ᵀx with the mean of the x_i.
     """
     # With η = 1 the prediction has the mean product d(N - 1)/N with the answer βᵀx, and
-    # the mean square d(N - 1)(N + d + σ²)/N². The answer has the mean square d.
+    # the mean square d(N - 1)(N + d + σ²)/N². The answer has the mean square d. The
+    # best η leaves the loss ½(d - product²/square), with the first two of these means.
     return 0.5 * d * (1.0 - (N - 1.0) / (N + d + noise**2))
 
 
@@ -308,7 +310,7 @@ class HeadEnds(NamedTuple):
     has_equal_signs: NDArray[np.bool_]  # `equal_signs` of each start, (starts,)
     imbalances: Array  # |Σμ|/Σ|μ| and |Σω|/Σ|ω| at the end, (starts, 2)
     losses: Array  # at the end, (starts,)
-    error: float  # largest error of the losses that interpolation causes
+    error: float  # error of interpolation in the least and the largest of the losses
 
 
 def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
@@ -362,18 +364,18 @@ def emerging_pair(quick: bool) -> Claim:
     starts = 6 if quick else 40
     effort = effort_of(quick)
     ends = ends_of_heads(starts, quick)
-    equal = ends.has_equal_signs
+    has_equal_signs = ends.has_equal_signs
     one_head = best_heads(1, 40, quick).loss
     is_pair = ends.imbalances.max(axis=1) < MOST_OF_PAIR
     # The bound of 1 % allows for runs that have not quite converged at the last step.
     has_loss_of_one = np.abs(ends.losses / one_head - 1.0) < 0.01
     are_equal_heads = (ends.imbalances.min(axis=1) > LEAST_OF_EQUAL) & has_loss_of_one
     all_are_either = bool((is_pair | are_equal_heads).all())
-    opposite_end_as_pairs = is_pair[~equal].all()
-    # "Most" runs are more than half of those from equal signs.
-    most_equal_merge = are_equal_heads[equal].mean() > 0.5
-    pairs_of_opposite = count_of_pairs(is_pair[~equal])
-    pairs_of_equal = count_of_pairs(is_pair[equal])
+    opposite_end_as_pairs = is_pair[~has_equal_signs].all()
+    # "Most" means more than half of the runs from equal signs.
+    most_equal_merge = are_equal_heads[has_equal_signs].mean() > 0.5
+    pairs_of_opposite = count_of_pairs(is_pair[~has_equal_signs])
+    pairs_of_equal = count_of_pairs(is_pair[has_equal_signs])
     return Claim.of(
         # An interpolation error of 0.01 is far below the difference of the losses 0.35
         # and 0.72 that the row tells apart.
@@ -456,7 +458,7 @@ def minima(quick: bool) -> Claim:
 
 
 def bayes_factor(d: int, noise_share: float, draws: int) -> float:
-    """Return the loss of the debiased step, divided by that of ridge regression.
+    """Return the loss of the debiased step, divided by the loss of ridge regression.
 
     Ridge regression is Bayes-optimal. Its loss is a mean over ``draws`` drawn prompts.
     Prompts have 8d tokens, and the noise has the variance ``noise_share`` times d.
@@ -516,7 +518,8 @@ def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
     gamma = prompt_law(40).best
     losses = []
     for N in lengths:
-        # `PromptLaw` has the loss of an average, (1/N) times the sum.
+        # `PromptLaw` averages over the N tokens. Their sum divided by 40 is N/40 times
+        # this average.
         scale = N / 40.0 if sums else 1.0
         losses.append(prompt_law(N).loss(scale * gamma))
     return np.array(losses)

@@ -5,12 +5,15 @@ parameters to the scores of the second layer, and `InductionRisk` is the loss of
 parameters. `dirichlet_points` makes a finite number of chains that approximate a
 continuous law.
 
-A sequence has T symbols, each one of k. The parameters are (a, B, c). The m lag scores
-a give the attention α = softmax(a) of the first layer. B (or bI) compares the output of
-this layer with the last symbol. c is the score of a sink, if there is one. The loss is
-an inner risk of the scores of the second layer: `CountRisk` sums over counts of pairs
-of symbols, and `ChainRisk` follows windows of m symbols, chain by chain. In both risks
-tokens of the same *kind* have the same scores, one for each value of the last symbol.
+A sequence has T symbols, each one of k. The parameters are (a, B, c). The first layer
+has the attention α = softmax(a), with a score in a for each of m lags. B (or bI)
+compares the output of this layer with the last symbol. c is the score of a sink, an
+extra token in front of the sequence, if there is one.
+
+The loss is an inner risk of the scores of the second layer: `CountRisk` sums over
+counts of pairs of symbols, and `ChainRisk` follows windows of m symbols, chain by
+chain. For `CountRisk` all tokens of a *kind* have the same scores, one for each value
+of the last symbol. For `ChainRisk` the scores of a kind also depend on the window.
 """
 
 from __future__ import annotations
@@ -147,16 +150,16 @@ def _sobol_points(prior: Array, count: int, seed: int) -> tuple[Array, Array]:
     columns = []  # each item has one column of all chains, (C, k)
     for j in range(k - 1):
         u = uniform[:, :, j]
-        shape = prior[:, j]
-        later_shapes = prior[:, j + 1 :].sum(axis=1)
+        alpha = prior[:, j]
+        later_alpha = prior[:, j + 1 :].sum(axis=1)
         # The share that breaks off is the u-quantile of the beta law with the
-        # parameters ``shape`` and ``later_shapes``. The share that remains is computed
+        # parameters ``alpha`` and ``later_alpha``. The share that remains is computed
         # as the (1 - u)-quantile of the mirrored law, because 1 - broken_share would
         # lose the digits of a small remainder.
         broken_quantile = np.maximum(u, SMALLEST_QUANTILE)
         kept_quantile = np.maximum(1.0 - u, SMALLEST_QUANTILE)
-        broken_share = betaincinv(shape, later_shapes, broken_quantile)
-        kept_share = betaincinv(later_shapes, shape, kept_quantile)
+        broken_share = betaincinv(alpha, later_alpha, broken_quantile)
+        kept_share = betaincinv(later_alpha, alpha, kept_quantile)
         columns.append(remainder * broken_share)
         remainder = remainder * kept_share
     columns.append(remainder)
@@ -170,8 +173,8 @@ class TwoLayers(WithStart, Map):
     .. math:: \alpha_{rl} \propto e^{a_l}, \qquad f_r = \sum_l \alpha_{rl} X_{rl},
         \qquad S = f B
 
-    Token r sees the symbol :math:`X_{rl}` at lag l. The sink sees a symbol of its own,
-    and the row of B for this symbol has c in each column.
+    Token r sees the symbol :math:`X_{rl}` at lag l, one of m lags. The sink sees a
+    symbol of its own, and the row of B for this symbol has c in each column.
 
     Attributes
     ----------
@@ -197,7 +200,7 @@ class TwoLayers(WithStart, Map):
     def split(self, params: Array) -> tuple[Array, Array]:
         """Return a, (m,), and B with a row of c below it, (k + 1, k).
 
-        Without a sink the last row is zero, and no token sees it.
+        Without a sink the last row is zero, and no token sees the symbol of this row.
         """
         m = self.symbols.shape[-2]
         k = self.symbols.shape[-1] - 1
@@ -224,7 +227,7 @@ class TwoLayers(WithStart, Map):
     def _is_visible(self) -> NDArray[np.bool_]:
         """Whether a token sees a symbol at each lag, (..., m).
 
-        If it does not, the vector of the lag is zero.
+        The vector of a lag at which the token sees no symbol is zero.
         """
         return np.asarray(self.symbols.any(axis=-1))
 
@@ -306,8 +309,8 @@ class InductionRisk(Pullback):
     map : TwoLayers
         The map from (a, B, c) to the scores.
     last_probs : ndarray, (k,) or (1,)
-        Probabilities of the last symbol of a sequence. There is only one if symbols are
-        renamed so that the last one is always called 0.
+        Probabilities of the last symbol of a sequence. If symbols are renamed so that
+        the last one is always called 0, there is only one probability.
     ratio : float
         Learning rate of the first layer, divided by the rate of the second one.
     added : float
@@ -342,10 +345,11 @@ class InductionRisk(Pullback):
         """
         return self.least
 
-    # `Pullback` takes the excess and the Hessian from the inner risk. Here the excess
-    # is relative to the floor above, which differs from the floor of the inner risk.
-    # The Hessian of the inner risk lacks the curvature of the first layer's softmax, so
-    # it is computed from gradients of the whole risk.
+    # `Pullback` takes the excess and the Hessian from the inner risk. This class takes
+    # both from `Risk` instead. The excess is then relative to the result of `floor`,
+    # which differs from the floor of the inner risk. Hessian products are computed from
+    # gradients of the whole risk, because the Hessian of the inner risk lacks the
+    # curvature of the first layer's softmax.
     excess = Risk.excess
     hessian_product = Risk.hessian_product
 
@@ -354,11 +358,11 @@ class InductionRisk(Pullback):
 
         ``first`` is the attention of the first layer on the lags, (m,), and ``match``
         is the matrix B, or the number b. If the inner risk observes its attention,
-        there are three more entries. ``second`` is the expected attention of the second
-        layer on all tokens of each kind, given the last symbol, (..., k).
-        ``attention`` is the expected attention on all tokens whose predecessor equals
-        the last symbol. ``sink`` is the expected attention on the sink, if there is
-        one.
+        there are two more entries, or three with a sink. ``second`` is the expected
+        attention of the second layer on all tokens of each kind, given the last symbol,
+        (..., k). ``attention`` is the expected attention on all tokens whose
+        predecessor equals the last symbol. ``sink`` is the expected attention on the
+        sink.
         """
         a, B = self.map.split(params)
         # The last row of B has the sink's score, and is no part of the match.
@@ -369,8 +373,8 @@ class InductionRisk(Pullback):
         if "attention" not in inner:
             return observed
         second = inner["attention"]
-        # One-hot: column q of a token is 1 if its predecessor is q, and the last column
-        # if it is the sink. A renamed last symbol is always 0.
+        # One-hot vectors: column q is 1 if the predecessor of the token is q, and the
+        # last column is 1 for the sink. A renamed last symbol is always 0.
         predecessor = self.map.symbols[..., 1, :]
         is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
@@ -728,7 +732,7 @@ class InductionHeads(Family):
     def is_counted(self) -> bool:
         """Whether the loss is a sum over counts of pairs of successive symbols.
 
-        Otherwise it is computed from windows of symbols, chain by chain.
+        Otherwise the loss is computed from windows of symbols, chain by chain.
         """
         return self.lags == 2 and (self.k == 2 or self._is_renamed)
 
@@ -777,7 +781,10 @@ class InductionHeads(Family):
         return np.broadcast_to(np.asarray(self.concentration), (self.k, self.k))
 
     def law(self) -> tuple[Array, Array]:
-        """Return the averaged chains, (C, k, k), and their probabilities, (C,)."""
+        """Return the chains that are averaged over, (C, k, k), and their probabilities.
+
+        The probabilities are (C,).
+        """
         if self.finite_chains is None:
             return dirichlet_points(self.prior, self.points, self.seed)
         count = len(self.finite_chains)
@@ -897,13 +904,14 @@ class InductionHeads(Family):
         k = self.k
         m = self.lags
         transitions, probs = self.law()
-        # With complete edges the first window has the first m symbols, and `start` is
-        # the law of the first one, its oldest symbol.
+        # With complete edges the first window has the first m symbols of the sequence,
+        # and ``start`` is the law of the oldest symbol in this window.
         start = self.first_law
         if self.edge == "causal" and start is not None:
-            # The first window holds m - 1 symbols before the first one. No token sees
-            # these, so their law does not matter, and a uniform one is used. The first
-            # symbol is the last digit of the window's number in base k.
+            # The first window holds the first symbol of the sequence and m - 1 symbols
+            # before it. No token sees these earlier symbols, so their law does not
+            # matter, and a uniform one is used. The first symbol is the newest one of
+            # the window, and so the last digit of the window's number in base k.
             start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
         return Chains(transitions, m, probs=probs, start=start)
 
@@ -928,8 +936,8 @@ class InductionHeads(Family):
         lags = np.arange(self.lags)
         # The symbol at lag l is digit l of a window's number in base k.
         windows = np.arange(self.k**self.lags)[:, None] // self.k**lags % self.k
-        invisible = self.k if visible == 0 else PAD
-        return np.where(lags < visible, windows, invisible)
+        symbol_elsewhere = self.k if visible == 0 else PAD
+        return np.where(lags < visible, windows, symbol_elsewhere)
 
     def _one_hot(self, indices: Array) -> Array:
         """Return one-hot vectors, (..., k + 1), which are zero for `PAD`.
@@ -961,9 +969,10 @@ class InductionHeads(Family):
 
     def _renamed_symbols(self) -> Array:
         """Return X of the nine kinds of `ThreeStateCounts`, and of the sink."""
-        # Three kinds, the tokens 0, 1 and 2, follow the last symbol, which is called 0.
-        # Three follow another symbol, 1 or 2. The symbols 1 and 2 have the same score,
-        # so 1 stands for both. Three are the first symbol, and have no predecessor.
+        # Three kinds, the tokens 0, 1 and 2, have a predecessor that equals the last
+        # symbol, which is called 0. Three kinds have another predecessor, 1 or 2. These
+        # two predecessors lead to the same score, so 1 stands for both. Three kinds are
+        # the first symbol of the sequence, which has no predecessor.
         symbol = np.tile(np.arange(3), 3)
         predecessor = np.repeat([0, 1, PAD], 3)
         indices = np.column_stack([symbol, predecessor])
@@ -971,7 +980,7 @@ class InductionHeads(Family):
         return self._one_hot(np.vstack([indices, sink]))
 
     def _pairs(self) -> InductionHeads:
-        """Return a problem for the same chains, whose model has two lags and a sink.
+        """Return a problem for the same chains with a model of two lags and a sink.
 
         With suitable scores this model is the unigram or the bigram. The parameters
         that only matter for training have their defaults.
@@ -1006,9 +1015,9 @@ class InductionHeads(Family):
         the loss of the Bayes-optimal predictor, if it is known.
         """
         if self._is_renamed:
-            # For three states the log losses are sums over the counts of pairs. They
+            # For three states the log losses are sums over the counts of pairs, and
             # need no model. `validate` requires chains with one concentration and a
-            # uniform first symbol. For these the bigram is Bayes-optimal.
+            # uniform first symbol. For such chains the bigram is Bayes-optimal.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
@@ -1112,22 +1121,22 @@ class InductionHeads(Family):
             return 0.0
         loss = risk.loss(params)
         # An allowance for rounding, about 50 times the precision of float64.
-        integral_error = 1e-14 * loss
+        numerical_error = 1e-14 * loss
         if isinstance(risk.risk, ChainRisk):
-            integral_error += risk.risk.error(risk.map.inward(params))
+            numerical_error += risk.risk.error(risk.map.inward(params))
         if self.k == 2:
             # With four times as many points, each of the two Gauss rules has twice as
-            # many nodes. If this halves its error or more, the error is at most twice
-            # the difference.
+            # many nodes. If twice as many nodes at least halve the error of the loss,
+            # this error is at most twice the difference of the losses.
             finer_loss = self.changed(points=4 * self.points).risk().loss(params)
-            return 2.0 * abs(finer_loss - loss) + integral_error
+            return 2.0 * abs(finer_loss - loss) + numerical_error
         other_seeds = range(self.seed + 1, self.seed + 1 + SCRAMBLINGS)
         scramblings = [self.changed(seed=seed) for seed in other_seeds]
         scrambled = [problem.risk().loss(params) for problem in scramblings]
         deviation = float(np.std(scrambled, ddof=1))
         three_standard_errors = 3.0 * deviation / math.sqrt(SCRAMBLINGS)
         distance = abs(float(np.mean(scrambled)) - loss)
-        return distance + three_standard_errors + integral_error
+        return distance + three_standard_errors + numerical_error
 
     def outcome(self, params: ArrayLike) -> str:
         """Return in a word what the model with these parameters has learnt.
@@ -1183,7 +1192,7 @@ class InductionHeads(Family):
             )
 
     def _phases(self, run: Trajectory) -> Phases:
-        """Return the phases; one ends when the loss is halfway to the next level."""
+        """Return the phases; each ends when the loss is halfway to the next level."""
         losses = self.predictors
         levels = Levels(losses["uniform"], losses["unigram"], losses["bigram"])
         return plateau_phases(run, levels)
@@ -1195,7 +1204,7 @@ class InductionHeads(Family):
             emergence, _ = run.phases.present()["bigram"]
         last_attention = run.observed["first"][-1]
         values = {
-            # names of `columns`
+            # The keys are the names of `columns`.
             "emergence": emergence,
             "outcome": self.outcome(run.params),
             "b": self._strength(run.params),

@@ -223,8 +223,8 @@ class MinimalHeads(Family):
     def validate(self) -> None:
         """Check the parameters against each other.
 
-        The risk is made only when it is needed: for long sequences the losses of its
-        baselines take seconds.
+        The risk is not made here, but in `risk`, because its Bayes loss takes seconds
+        for long sequences.
         """
         if self.lags is not None and self.lags > self.T:
             raise argument_error("lags", self.lags, f"at most T = {self.T}")
@@ -232,16 +232,17 @@ class MinimalHeads(Family):
             raise argument_error("common", self.common, "left out if W is a number")
         if self.is_circulant and self.k > 3:
             # With more than three symbols the law of circulant chains changes when
-            # symbols are renamed.
+            # symbols are renamed. Training would then not keep W = bI + c 11ᵀ, and one
+            # sequence could not stand for all sequences with other names.
             raise argument_error("k", self.k, "2 or 3 for circulant chains")
         if self.scores is not None and len(self.scores) != self.lag_count:
             raise argument_error(
                 "scores", self.scores, f"{self.lag_count} numbers, one for each lag"
             )
         if self.sequences is not None:
-            # A generous estimate: at each position an evaluation holds the k² products
-            # of all pairs of symbols and a few vectors of k numbers. It also makes
-            # copies of them.
+            # A generous estimate for one sequence: at each position an evaluation holds
+            # the k² products of all pairs of symbols and a few vectors of k numbers.
+            # The factor 4 is for copies of these arrays.
             numbers = 4.0 * self.T * self.k * (self.k + 2.0)
             check_fits("sequences", self.sequences, 8.0 * self.sequences * numbers)
         else:
@@ -286,7 +287,7 @@ class MinimalHeads(Family):
 
     @cached_property
     def _risk(self) -> MinimalRisk:
-        """The risk, which is made once: its baselines may take seconds."""
+        """The risk, which is made once, because its Bayes loss may take seconds."""
         attention = LagAttention(
             self.T,
             self.lag_count,
@@ -329,7 +330,7 @@ class MinimalHeads(Family):
         """The losses of simple predictors of the next symbol, by name.
 
         The unigram predicts the frequencies of the symbols so far. The bigram predicts
-        the frequencies of the symbols that followed the last one. Both add
+        the frequencies of the symbols that followed the last symbol. Both add
         ``concentration`` to each count. "Bayes" is the loss of the Bayes-optimal
         predictor, which is the bigram if the rows are independent.
 
@@ -387,7 +388,7 @@ class MinimalHeads(Family):
 
     @property
     def _followers(self) -> Array:
-        """How often each symbol has followed the last one so far, (P, M, k)."""
+        """How often each symbol has followed the last symbol so far, (P, M, k)."""
         # If the first layer attends to lag 1 alone, and W = I, the logits of the model
         # are these counts. With linear weights the scores v = (0, 1) are the attention.
         attention = LagAttention(self.T, lags=2, is_softmax=False, is_causal=True)
@@ -404,8 +405,8 @@ class MinimalHeads(Family):
         The second layer adds up tokens and does not divide by their number, so that its
         logits are counts times a strength. "unigram" is the best prediction from the
         counts of all symbols so far. "bigram" is the best prediction from the counts of
-        the symbols that followed the last one. The losses are means over the sequences
-        of the problem.
+        the symbols that followed the last symbol. The losses are means over the
+        sequences of the problem.
         """
         return {
             "unigram": self._count_level(self._totals),
@@ -443,8 +444,9 @@ class MinimalHeads(Family):
     def average_error(self, params: ArrayLike) -> float:
         """Return the standard error of the loss if the sequences are drawn, else 0.
 
-        It is the standard error of the mean excess over the Bayes loss. For more than
-        three symbols the Bayes loss has an error, too, which is not included.
+        The result is the standard error of the mean excess over the Bayes loss. For
+        more than three symbols, and for circulant chains, the Bayes loss is itself a
+        mean over the drawn sequences. The error of this mean is not included.
         """
         # The call also checks ``params`` if the error is 0.
         excesses = self.risk().excesses(params)

@@ -1,13 +1,13 @@
 r"""The loss of Edelman et al.'s minimal model of an induction head.
 
-The first layer mixes the symbols so far, with weights A that depend on their distance
-through trained scores v of the lags:
+The first layer mixes the symbols so far. The weights A depend on the distance between
+two positions, by trained scores v of the lags:
 
 .. math:: f_s = \sum_{j} A_{sj} e_{x_j} .
 
 The second layer has no softmax. It compares the last symbol with the mixture of each
-token, and adds up the tokens' symbols, each times its match. The sum is the vector of
-logits of the next symbol:
+token, and adds up the symbols of the tokens, each weighted by the score of its token.
+The sum is the vector of logits of the next symbol:
 
 .. math:: z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
     \mathcal L = -E \ln \mathrm{softmax}(z_t)_{x_{t+1}} .
@@ -249,7 +249,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.
 
-        The gradient is the one of the mean loss, in which `_weights` are the weights.
+        The gradient belongs to the mean of these losses with the weights `_weights`.
         """
         layers = _layers(self, self.sequences.symbols, params)
         losses, gradient = self._compare(layers, self._labels, self._weights)
@@ -261,7 +261,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
         The labels are the law of the next symbol. But if predictions depend on the next
         symbol itself, this symbol is the label. The last label is always the law,
-        because the sequence does not contain the symbol after it.
+        because the sequence does not contain the symbol that follows its last token.
         """
         following = self.sequences.following
         if self.last_only:
@@ -278,19 +278,19 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         log_best = np.log(self.sequences.following[-positions:])
         return -np.sum(self._labels * log_best, axis=2).mean(axis=0)
 
-    def _compare(self, layers: _Layers, following: Array, weights: Array) -> _Pass:
+    def _compare(self, layers: _Layers, labels: Array, weights: Array) -> _Pass:
         """Return the cross entropy of each sequence, and the gradient of their mean.
 
-        ``following`` are the labels, laws of the next symbol, (P, M, k). The cross
-        entropy of a sequence is the mean over its predictions. The mean over the
-        sequences has the ``weights``, (M,).
+        ``labels`` are laws of the next symbol, (P, M, k). The cross entropy of a
+        sequence is the mean over its predictions. The mean over the sequences has the
+        ``weights``, (M,).
         """
         predicted, log_total = softmax(layers.logits)
         # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
-        mean_logit = np.einsum("tmy,tmy->tm", following, layers.logits)
+        mean_logit = np.einsum("tmy,tmy->tm", labels, layers.logits)
         losses = (log_total - mean_logit).mean(axis=0)
-        logits_gradient = predicted - following
-        logits_gradient *= weights[:, None] / len(following)
+        logits_gradient = predicted - labels
+        logits_gradient *= weights[:, None] / len(labels)
         v_gradient, b_gradient, c_gradient = layers.gradient(logits_gradient)
         second_layer = [b_gradient]
         if self.is_matrix:
@@ -305,7 +305,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         # the next symbol: about 3 arrays of k + 2 numbers. The estimate serves to
         # refuse a size that does not fit in memory.
         size = prompts_to_draw(rng, size, numbers=3.0 * (T + 1) * (self.k + 2))
-        # Draw one more symbol, which is the label of the last one.
+        # Symbol T + 1 is the label of the last token.
         drawn = Sequences.drawn(
             self.k,
             T + 1,
@@ -340,8 +340,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
     """Return the forward pass of sequences, ``symbols`` (T, M), through both layers."""
     v, b, c = risk.split(params)
-    layers = LastPosition if risk.last_only else EveryPosition
-    return layers(risk.attention, symbols, risk.k, v, b, c)
+    class_of_pass = LastPosition if risk.last_only else EveryPosition
+    return class_of_pass(risk.attention, symbols, risk.k, v, b, c)
 
 
 class _Layers(ABC):

@@ -228,7 +228,8 @@ def counts_as_logits(quick: bool) -> Claim:
     losses = position_losses(k=3, T=T, concentration=1.0)
     unigram = losses.unigram
     bigram = losses.bigram
-    # The best multiple of the counts for the last position, and for all positions.
+    # The losses of the best multiples of the counts. One multiple is the best for the
+    # last position, and the other one for the mean over all positions.
     _, last_loss = losses.best_logits(positions=range(T, T + 1))
     _, mean_loss = losses.best_logits()
     # By how much a multiple is better than the unigram, divided by how much the bigram

@@ -9,9 +9,9 @@ import numpy as np
 from icl_theory.engine import Risk, descend
 from icl_theory.papers.induction_heads.phases import Levels, halfway
 
-# A minimum of the speed is a plateau if on both sides of it the loss falls
-# `SLOWDOWN_OF_PLATEAU` times faster than at it, and if the loss there is within
-# `DISTANCE_FROM_LEVEL` of the level. Both limits are our choice.
+# A minimum of the speed is a plateau if on both sides the loss falls at least
+# `SLOWDOWN_OF_PLATEAU` times faster than at the minimum, and if the loss at the minimum
+# is within `DISTANCE_FROM_LEVEL` of the level. Both limits are our choice.
 SLOWDOWN_OF_PLATEAU = 1.5
 DISTANCE_FROM_LEVEL = 0.02
 # A run starts on a plateau if its speed at step 0 is at most this share of the largest
@@ -37,8 +37,8 @@ class SpeedMinimum(NamedTuple):
     def rests_at(self, level: float) -> bool:
         """Whether the minimum is a plateau at a level.
 
-        The loss there is within 0.02 of the level, and on both sides of the minimum the
-        loss falls at least 1.5 times faster than at the minimum.
+        On a plateau the loss at the minimum is within 0.02 of the level, and on both
+        sides of the minimum the loss falls at least 1.5 times faster than at it.
         """
         distance = abs(self.loss - level)
         return self.slowdown > SLOWDOWN_OF_PLATEAU and distance < DISTANCE_FROM_LEVEL
@@ -51,7 +51,9 @@ class SpeedMinimum(NamedTuple):
 def deepest_minimum(
     risk: Risk, rate: float, levels: Levels, steps: int = 20000
 ) -> SpeedMinimum:
-    """Train until halfway from unigram to bigram, and find where the loss slows down.
+    """Train, and find where the loss falls slowest on its way past the unigram's loss.
+
+    Training ends when the loss is halfway from the unigram's to the bigram's.
 
     Parameters
     ----------
@@ -74,9 +76,9 @@ def deepest_minimum(
     # Indices of the saved states on the way. The run ends where the way does.
     on_way = np.flatnonzero(run.loss <= loss_at_entry)
     speed_on_way = speed[on_way]
-    # The largest speeds up to each point and from it on. A point is in a dip of the
-    # speed if both are larger than the speed at this point. Otherwise its slowdown is
-    # 1.
+    # The largest speed up to each point, and the largest speed from this point on. A
+    # point is in a dip of the speed if both are larger than the speed at this point.
+    # Otherwise the slowdown at the point is 1.
     fastest_before = np.maximum.accumulate(speed_on_way)
     fastest_after = np.maximum.accumulate(speed_on_way[::-1])[::-1]
     slowdown = np.minimum(fastest_before, fastest_after) / speed_on_way

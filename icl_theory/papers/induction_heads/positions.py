@@ -67,8 +67,8 @@ class RowLaw:
         """Law of the next symbol for each row of counts, (R, k)."""
         k = self.counts.shape[1]
         visits = self.counts.sum(axis=1, keepdims=True)
-        a = self.concentration
-        return np.asarray((a + self.counts) / (k * a + visits))
+        alpha = self.concentration
+        return np.asarray((alpha + self.counts) / (k * alpha + visits))
 
     def bigram_loss(self) -> float:
         """Return the loss of the bigram predictor, nats.
@@ -157,7 +157,7 @@ class PositionLosses:
         counts = _rows_of_counts(self.k, t - 1)
         counts_of_others = counts[:, 1:]  # n₁, ..., n_{k-1}
         pairs_of_other_rows = t - 1 - counts.sum(axis=1)
-        # Q(n₁, ..., n_{k-1}; t - 1 - r); in `_environment` its last argument is first.
+        # Q(n₁, ..., n_{k-1}; t - 1 - r); the last argument is the first index.
         Q = self._environment[(pairs_of_other_rows, *counts_of_others.T)]
         probability = self._row_probability(counts) * Q
         is_possible = probability > 0.0
@@ -194,11 +194,11 @@ class PositionLosses:
         successive sums.
         """
         k = self.k
-        a = self.concentration
+        alpha = self.concentration
         lengths = np.arange(1, self.T + 2)  # t + 1 for t = 0, ..., T
         n = np.arange(self.T + 2)  # numbers of occurrences
-        log_rising = gammaln(a + n) - gammaln(a)
-        log_rising_of_sum = gammaln(k * a + lengths) - gammaln(k * a)
+        log_rising = gammaln(alpha + n) - gammaln(alpha)
+        log_rising_of_sum = gammaln(k * alpha + lengths) - gammaln(k * alpha)
         sums = log_rising_of_sum - k * (self.occurrences @ log_rising)
         return np.diff(sums)
 
@@ -232,9 +232,10 @@ class PositionLosses:
     def best_logits(self, positions: range | None = None) -> tuple[float, float]:
         """Return the best b of the prediction softmax(b n), and its mean loss in nats.
 
-        Here n are the counts of the symbols that followed the last one. The second
+        Here n are the counts of the symbols that followed the last symbol. The second
         layer of the minimal model adds up matches, and does not divide by their number.
-        If its logits are multiples of these counts, its loss is at least the result.
+        If the logits of the model are multiples of these counts, the loss of the model
+        is at least the returned loss.
 
         Parameters
         ----------
@@ -260,18 +261,21 @@ class PositionLosses:
         is (R, k).
         """
         k = self.k
-        a = self.concentration
+        alpha = self.concentration
         total = counts.sum(axis=1)
-        log_g = gammaln(a + counts) - gammaln(a) - gammaln(counts + 1.0)
-        log_g_total = gammaln(k * a + total) - gammaln(k * a) - gammaln(total + 1.0)
+        log_g = gammaln(alpha + counts) - gammaln(alpha) - gammaln(counts + 1.0)
+        log_g_total = (
+            gammaln(k * alpha + total) - gammaln(k * alpha) - gammaln(total + 1.0)
+        )
         return np.asarray(np.exp(log_g.sum(axis=1) - log_g_total))
 
     @cached_property
     def _environment(self) -> Array:
         """The factor Q, (T, ..., T), with k axes.
 
-        The first index is its last argument, t - 1 - r: the number of pairs that begin
-        with another symbol than the last one. The other indices are n₁, ..., n_{k-1}.
+        The first index is the last argument of Q, t - 1 - r: the number of pairs that
+        begin with another symbol than the last one. The other indices are n₁, ...,
+        n_{k-1}.
         """
         if self.k == 2:
             return _one_other_state(self.T, self.concentration)
@@ -281,8 +285,9 @@ class PositionLosses:
         """Return Q for three symbols, from the counts of the longest sequence.
 
         Q does not depend on n₀, the number of times that the last symbol followed
-        itself. If the other counts have a sum of at most T - 1, the missing pairs can
-        be n₀. So the table of sequences of T symbols has all arguments of Q.
+        itself. If the arguments n₁, n₂ and t - 1 - r of Q have a sum of at most T - 1,
+        sequences of T symbols have the same arguments for some n₀, which raises the sum
+        to T - 1. So the table of these sequences gives Q at all arguments.
         """
         T = self.T
         factor = np.zeros((T, T, T))
@@ -293,14 +298,15 @@ class PositionLosses:
         # Each part of the table has counts of tokens by kind, and the joint probability
         # of these counts.
         for part in ThreeStateCounts(T, self.concentration).parts():
-            # The first three kinds are the tokens 0, 1 and 2 that follow a symbol equal
-            # to the last one.
+            # The first three kinds are the tokens 0, 1 and 2 whose predecessor equals
+            # the last symbol.
             counts = part.counts[:, :3].astype(int)
             _, n1, n2 = counts.T
             # T symbols have T - 1 pairs.
             pairs_of_other_rows = T - 1 - counts.sum(axis=1)
             # The last symbol is called 0. Of the other two, the table calls the more
-            # frequent one 1. Here it is 1 or 2 with the probability ½ each.
+            # frequent one 1. In Q the more frequent one is 1 or 2, each with the
+            # probability ½.
             half_of_Q = 0.5 * part.probability / self._row_probability(counts)
             np.add.at(factor, (pairs_of_other_rows, n1, n2), half_of_Q)
             np.add.at(factor, (pairs_of_other_rows, n2, n1), half_of_Q)
@@ -337,20 +343,20 @@ def _one_other_state(T: int, a: float) -> Array:
     for first_symbol in (0, 1):
         stays = n1 + first_symbol
         is_possible = np.where(m == 0, stays == 0, (stays >= 1) & (stays <= m))
-        # Of the m symbols 1, the last one of each stay is followed by 0: ``leaves``
-        # counts these. All others are followed by 1: ``remains`` counts them.
+        # Of the m symbols 1, the last one of each stay is followed by 0, and all others
+        # are followed by 1: ``before_0`` and ``before_1`` are their numbers.
         symbols = m[is_possible]
-        leaves = stays[is_possible]
-        remains = symbols - leaves
-        # The last symbol 1 is followed by 0. The other ``leaves`` - 1 symbols 1 that
-        # are followed by 0 can be any of the ``symbols`` - 1 before it. So there are
-        # (symbols - 1)!/(remains! (leaves - 1)!) ways to choose them. Without symbols 1
-        # there is one way, and the maxima make all factorials 0! = 1.
-        log_ways = gammaln(np.maximum(symbols, 1)) - gammaln(remains + 1.0)
-        log_ways -= gammaln(np.maximum(leaves, 1))
-        # The mean of P₁₀^leaves P₁₁^remains under the Dirichlet law of row 1 is a
+        before_0 = stays[is_possible]
+        before_1 = symbols - before_0
+        # The last symbol 1 is followed by 0. The other ``before_0`` - 1 symbols 1 that
+        # are followed by 0 can be any of the ``symbols`` - 1 symbols 1 before the last.
+        # There are (symbols - 1)!/(before_1! (before_0 - 1)!) ways to choose them.
+        # Without symbols 1 there is one way, and the maxima make all factorials 0! = 1.
+        log_ways = gammaln(np.maximum(symbols, 1)) - gammaln(before_1 + 1.0)
+        log_ways -= gammaln(np.maximum(before_0, 1))
+        # The mean of P₁₀^before_0 P₁₁^before_1 under the Dirichlet law of row 1 is a
         # quotient of beta functions.
-        log_mean = gammaln(a + leaves) + gammaln(a + remains) - 2.0 * gammaln(a)
+        log_mean = gammaln(a + before_0) + gammaln(a + before_1) - 2.0 * gammaln(a)
         log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
     # The factor ½ is the probability of the first symbol. The factor 2 is there because

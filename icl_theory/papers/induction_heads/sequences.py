@@ -7,8 +7,8 @@ y followed s so far. Averaged over the chains, the next symbol has the law
 .. math:: P(x_{t+1} = y \mid x_1, \dots, x_t)
     = \frac{\alpha + n_{x_t y}}{k\alpha + \sum_u n_{x_t u}} .
 
-This is the law of Pólya's urn. It is the Bayes-optimal prediction. Sequences can be
-drawn symbol by symbol from this law, without drawing a chain.
+This law of Pólya's urn is the Bayes-optimal prediction. Sequences can be drawn symbol
+by symbol from this law, without drawing a chain.
 
 In a *circulant* chain all rows are shifts of one Dirichlet row: the differences of
 successive symbols, modulo k, are independent and have the same law. All symbols are
@@ -128,33 +128,33 @@ class Sequences(NamedTuple):
 class _Counts:
     """Counts of the pairs of successive symbols in each sequence so far.
 
-    They begin with the ``first`` symbols of the sequences, (M,). ``shape`` has the
-    counts plus the Dirichlet parameter ``concentration``, (M, k, k). Row s of a
-    sequence has the Dirichlet parameters of row s of its chain, given the sequence.
+    The sequences begin with the symbols ``first``, (M,). ``posterior`` has the counts
+    plus the Dirichlet parameter ``concentration``, (M, k, k): for each sequence, row s
+    has the Dirichlet parameters of row s of the chain, given the sequence.
     """
 
     def __init__(self, k: int, concentration: float, first: Symbols) -> None:
         self.k = k
         self.columns = np.arange(len(first))
         self.last = first
-        self.shape = np.full((len(first), k, k), concentration)
+        self.posterior = np.full((len(first), k, k), concentration)
 
     @property
     def law(self) -> Array:
         """Law of the next symbol of each sequence, (M, k)."""
-        row = self.shape[self.columns, self.last]
+        row = self.posterior[self.columns, self.last]
         return np.asarray(row / row.sum(axis=1, keepdims=True))
 
     def add(self, symbol: Symbols) -> None:
         """Count the next symbol of each sequence."""
-        self.shape[self.columns, self.last, symbol] += 1.0
+        self.posterior[self.columns, self.last, symbol] += 1.0
         self.last = symbol
 
 
 class _Differences(_Counts):
     """Counts of the differences of successive symbols, for circulant chains.
 
-    All rows of ``shape`` have the same counts, shifted.
+    All rows of ``posterior`` have the same counts, shifted.
     """
 
     def add(self, symbol: Symbols) -> None:
@@ -165,7 +165,7 @@ class _Differences(_Counts):
         for shift in range(self.k):
             shifted_last = (self.last + shift) % self.k
             shifted_symbol = (symbol + shift) % self.k
-            self.shape[self.columns, shifted_last, shifted_symbol] += 1.0
+            self.posterior[self.columns, shifted_last, shifted_symbol] += 1.0
         self.last = symbol
 
 
@@ -190,7 +190,7 @@ def _named_by_occurrence(k: int, T: int) -> Symbols:
 def check_enumerable(k: int, T: int) -> None:
     """Raise an error if all sequences of T symbols do not fit in memory.
 
-    The message states how much memory they would take.
+    The message states how much memory the sequences would take.
     """
     # There are about k^T / k! sequences. The logarithm is taken because k^T overflows.
     log_count = T * math.log(k) - math.lgamma(k + 1.0)

@@ -102,10 +102,10 @@ def emergence(problem: InductionHeads) -> float:
 
 
 def signals(problem: InductionHeads) -> Array:
-    """Return the signals J_l of the lags, (m,).
+    """Return how steeply the loss falls with b at b = 0, for each lag, (m,).
 
-    J_l is minus the derivative of the loss with respect to b, at b = 0 and with a first
-    layer that attends to lag l alone.
+    Entry l is called the signal J_l of lag l. It is minus the derivative of the loss
+    with respect to b if the first layer attends to lag l alone.
     """
     risk = problem.changed(match=0.0).risk()
     m = problem.lags
@@ -438,7 +438,8 @@ class Plateaus(NamedTuple):
             for ratio in ratios.tolist()
         ]
         minima = [speed_minimum(problem) for problem in problems]
-        # The unigram's loss does not depend on training, so all ratios have one level.
+        # The unigram's loss does not depend on training, so it is the same level for
+        # all ratios.
         level = problems[0].predictors["unigram"]
         has_plateau = np.array([minimum.rests_at(level) for minimum in minima])
         lengths = np.array([minimum.length for minimum in minima])
@@ -487,9 +488,10 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     eta = 8.0 if quick else 2.0
     step_length = " and η = 8" if quick else ""
     plateaus = [Plateaus.of(T, ratios, eta) for T in sequence_lengths]
-    # If the first layer sets the duration, it is inversely proportional to the rate of
-    # this layer. An exponent within 0.15 of -1 is taken as inversely proportional. With
-    # fewer than two plateaus the exponent is NaN, and the comparison is false.
+    # If the first layer sets the duration of a plateau, this duration is inversely
+    # proportional to the rate of the layer. An exponent within 0.15 of -1 counts as
+    # inverse proportionality. With fewer than two plateaus the exponent is NaN, and the
+    # comparison is false.
     first_layer_sets_it = all(abs(of_T.exponent + 1.0) < 0.15 for of_T in plateaus)
     law = " The first layer sets the length." if first_layer_sets_it else ""
     phrases = "; ".join(of_T.words() for of_T in plateaus)
@@ -510,9 +512,9 @@ class Pretrained(NamedTuple):
     """Excess losses of three predictions, after 100 steps on some chains.
 
     Names end in the chains on which the loss is measured: "own" are the chains that
-    were trained on, and "new" is the whole law of chains. The excess is relative to the
-    Bayes loss of these chains. The unit of the excess is the excess of the unigram on
-    the whole law.
+    were trained on, and "new" is the whole law of chains. An excess is a loss above
+    the Bayes loss of the chains on which the loss is measured. Its unit is the excess
+    of the unigram on the whole law.
     """
 
     outcome: str  # what the run has learnt, in a word
@@ -549,22 +551,23 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
     all_chains = LOG.changed(T=T)
     own_chains = all_chains.changed(chains=chains, seed=seed)
     strong_head = own_chains.changed(match=3.0, scores=(0.0, 3.0))
-    end = pretrained_params(own_chains)
-    head = pretrained_params(strong_head)
+    end_params = pretrained_params(own_chains)
+    head_params = pretrained_params(strong_head)
     new_risk = all_chains.risk()
     own_risk = own_chains.risk()
     # The Bayes-optimal prediction for the chains that are trained on has to know these
-    # chains by heart. The table of `core_risk` has a row for all counts of pairs of
-    # symbols in a sequence; `truth` is the law of the next symbol, given these counts.
+    # chains by heart. The core of the risk has a table with a row for each possible set
+    # of counts of pairs of symbols in a sequence. Its column ``truth`` has the law of
+    # the next symbol, given these counts.
     by_heart = core_risk(own_risk).law.table.truth
     by_heart_excess = mean_loss(core_risk(new_risk).law.table, by_heart).excess
     unit = unigram_excess(all_chains)
     return Pretrained(
-        outcome=own_chains.outcome(end),
-        end_own=own_risk.excess(end) / unit,
-        end_new=new_risk.excess(end) / unit,
-        head_own=own_risk.excess(head) / unit,
-        head_new=new_risk.excess(head) / unit,
+        outcome=own_chains.outcome(end_params),
+        end_own=own_risk.excess(end_params) / unit,
+        end_new=new_risk.excess(end_params) / unit,
+        head_own=own_risk.excess(head_params) / unit,
+        head_new=new_risk.excess(head_params) / unit,
         by_heart_new=by_heart_excess / unit,
     )
 
@@ -582,10 +585,10 @@ class Continued(NamedTuple):
 
 
 def continued(T: int, chains: int, seeds: int, steps: int) -> Continued:
-    """Compare 100 steps on some chains with the flow over the time of ``steps`` steps.
+    """Compare 100 steps of descent on some chains with a longer gradient flow.
 
-    Descent and flow have the same start. The chains are drawn once for each of a number
-    of ``seeds``.
+    The flow has the same start, and ends at the time ηt of ``steps`` steps of descent.
+    The chains are drawn once for each of a number of ``seeds``.
     """
     all_chains = LOG.changed(T=T)
     new_risk = all_chains.risk()
@@ -635,8 +638,8 @@ def _continued_words(T: int, quick: bool) -> str:
 def _first_size(sizes: list[int], is_reached: NDArray[np.bool_]) -> str:
     """Return the first number of chains at which a goal is reached.
 
-    If it is reached at none of ``sizes``, return "no number of", which the caller
-    continues with "chains".
+    If it is reached at none of ``sizes``, return "no number of". The word "chains"
+    follows the result in the answer of `how_many_chains`.
     """
     for size, reached in zip(sizes, is_reached, strict=True):
         if reached:
@@ -793,7 +796,8 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
     run_count = sum(len(of_T.ends) for of_T in basins)
     other_ends = sorted(set(points) - {"induction"})
     are_separated = all(of_T.is_separated() for of_T in basins)
-    # Starts below the boundary that learn the head, or starts above it that do not.
+    # The exceptions are starts below the boundary that learn the head, and starts above
+    # it that do not.
     exceptions = "none is" if are_separated else "some are"
     sentence = (
         f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b"
@@ -929,19 +933,21 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
     chain_count, k = chains.shape[:2]
     sum_over_queries = np.zeros((lags, chain_count))
     for y in range(k):
-        for term_of_position in _matches(chains, lags, T, y):
-            sum_over_queries += term_of_position
+        for part_of_position in _matches(chains, lags, T, y):
+            sum_over_queries += part_of_position
     return sum_over_queries / k - T / ((T + k) * k)
 
 
 def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
-    """Yield the terms of Σ_q P_qy E[N_qy/(n_y + 1)] in `finite_slopes`, (lags, C).
+    """Yield the part of each position t in Σ_q P_qy E[N_qy/(n_y + 1)], (lags, C).
 
-    Each term is for one position of the symbol y. The number 1/(n + 1) is the integral
-    of z^n over z from 0 to 1. A Gauss rule gives it exactly for all n <= T. So each
-    symbol y of the sequence has the factor z, and the mean is a product of sums over
-    the symbols before and after the position. The sums have an entry for each chain,
-    node z and symbol, in the axes c, z and q (or x, the symbol after q) of the einsums.
+    This is the sum in `finite_slopes` for one symbol y. The part of position t has the
+    sequences whose symbol at t is y, and is already summed over q. The number 1/(n + 1)
+    is the integral of z^n over z from 0 to 1. A Gauss rule gives it exactly for all
+    n <= T. So each symbol y of the sequence has the factor z, and the mean is a product
+    of sums over the symbols before and after the position t. The sums have an entry for
+    each chain, node z and symbol, in the axes c, z and q (or x, the symbol after q) of
+    the einsums.
     """
     chain_count, k = chains.shape[:2]
     # A rule with N nodes is exact up to the degree 2N - 1, which is T or more here.
@@ -949,7 +955,8 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     z = 0.5 * (1.0 + nodes)
     weights = 0.5 * node_weights
     law = Chains(chains).start  # stationary, (C, k)
-    # Transitions to symbols that are not in the sequence, and to those that are.
+    # Transitions to symbols outside of the sequence, which have no factor, and to
+    # symbols of the sequence, with their factors.
     to_uncounted = np.broadcast_to(chains[:, None], (chain_count, len(z), k, k))
     factors = np.where(np.arange(k) == y, z[:, None], 1.0)
     to_counted = to_uncounted * factors[:, None, :]
@@ -962,7 +969,7 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     for t in range(1, T + 1):
         next_sum = np.einsum("czq,czqx->czx", sums_before[-1], to_counted)
         sums_before = [*sums_before[1:], next_sum]
-        # The symbol at t is y. Go back from it to the symbol q at t - j.
+        # The symbol at t is y. Go back from position t to the symbol q at t - j.
         sum_from = np.zeros((chain_count, len(z), k))
         sum_from[..., y] = sum_after[t][..., y]
         terms = np.empty((lags, chain_count))
@@ -1069,8 +1076,8 @@ def tree_joints(chains: Array, parents: Sequence[int]) -> Array:
     chains : ndarray, (C, k, k)
         Transition matrices of C chains.
     parents : sequence of int, (n,)
-        The parent of each position, which is an earlier one. The entry for the root is
-        ignored.
+        The parent of each position, which is an earlier position. The entry for the
+        root is ignored.
     """
     n = len(parents)
     k = chains.shape[1]
@@ -1091,7 +1098,7 @@ def tree_slopes(chains: Array, parents: Sequence[int]) -> Array:
 
     A sequence consists of independent copies of the tree. Entry (j, i) is n times the
     slope if position i of each copy attends to position j in the first layer, and all
-    other positions attend to none. Apart from that it is the slope of
+    other positions attend to none. In all other respects the slope is defined as in
     `endless_slopes`.
     """
     k = chains.shape[1]
@@ -1236,7 +1243,10 @@ class _EndsOfStages(NamedTuple):
 
 
 def _ends_of_stages(in_stages: InductionHeads) -> _EndsOfStages:
-    """Train in stages; also train both layers at equal rates for as many steps."""
+    """Train in stages, and train both layers together for as many steps.
+
+    Joint training has equal rates for both layers.
+    """
     staged_run = in_stages.simulate()
     joint_run = in_stages.changed(stage=0, ratio=1.0).simulate()
     attention_on_lags = staged_run.observed["first"][-1]
@@ -1299,14 +1309,15 @@ def reduction(quick: bool) -> Claim:
     steps = 8 if quick else 200
     stride = 4 if quick else 3  # every stride-th saved state is compared
     batches = 8 if quick else 30  # batches that give the mean loss of a state
-    eta = 4.0
+    eta = 4.0  # a choice
     for name, sampled, exact in _settings():
         run = descend(sampled, eta, steps=steps)
         exact_run = descend(exact, eta, steps=steps)
         z_scores = []
         for i, state in enumerate(run.states[::stride], start=1):
             # The batches of state i have the numbers from 1000 i on. The run and the
-            # other states have other numbers, so that all batches are independent.
+            # other states use batches with other numbers, so that all batches are
+            # independent.
             samples = losses(sampled, state, batches, first=1000 * i)
             # The distance of the mean of the samples from the exact loss, in standard
             # errors.
@@ -1333,15 +1344,16 @@ class Departure(NamedTuple):
 def departure(
     pair: TransformerPair, steps: int, states: int, batches: int
 ) -> Departure:
-    """Train the full transformer, and compare its loss with that of the reduction.
+    """Train the full transformer, and compare its loss with the reduction's loss.
 
-    The loss of the full transformer is a mean over ``batches`` of prompts, at a number
-    of saved ``states``. The full transformer departs at the first of these states at
-    which both losses differ by more than a tenth of the fall of the reduction's loss in
-    the whole run.
+    The loss of the full transformer is a mean over a number of ``batches`` of prompts,
+    at a number of saved ``states``. The full transformer departs at the first of these
+    states at which the two losses differ by more than a tenth of the fall of the
+    reduction's loss in the whole run.
     """
     name = pair.name
     floor = pair.exact.floor()
+    # The number of prompts in a batch and the rate are choices.
     full = replace(pair.sampled, trained="all", batch=256)
     eta = 0.5
     run = descend(full, eta, steps=steps)
@@ -1349,8 +1361,8 @@ def departure(
     # Indices of saved states, evenly spaced.
     saved = np.unique(np.linspace(0, len(run.t) - 1, states).astype(int))
     t = run.t[saved]
-    # The batch of step n is a function of n. Training ends before step 1000, so it has
-    # not seen the batches from there on.
+    # The batch of step n is a function of n. Training ends before step 1000, so the
+    # batches from 1000 on are new to the transformer.
     full_loss = np.array(
         [losses(full, run.states[i], batches, first=1000).mean() for i in saved]
     )

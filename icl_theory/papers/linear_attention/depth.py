@@ -57,7 +57,8 @@ SEARCH_POINTS = 2000
 # in float64, and further halvings change nothing.
 BISECTIONS = 100
 # `LoopedRisk.stable_rate` takes the largest curvature on a grid of this many values of
-# γ. The maximum need not be exact, because descent diverges only at twice this rate.
+# γ. The maximum need not be exact, because descent diverges only at twice the stable
+# rate.
 CURVATURE_POINTS = 101
 # The squared error of two layers with GD++ has the degree 8 in Σ̂. A quadrature of this
 # depth is exact up to the degree 8.
@@ -171,12 +172,14 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     d, N : int
         Dimension, and pairs in a prompt (or math.inf).
     depth : int
-        Half the degree, at most 16; the rule has depth + 1 nodes.
+        Half the degree, at most 16. The rule has depth + 1 nodes, or two for infinite
+        prompts.
 
     Returns
     -------
     Quadrature
-        With positive weights whose sum is d.
+        The sum of the weights is d. All weights are positive, except that the node 0
+        has the weight 0 for infinite prompts.
 
     Examples
     --------
@@ -246,8 +249,7 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     beta = list[Fraction]()
     norms = [row[0]]
     for k in range(1, depth + 1):
-        # No polynomial comes before the first one, so the coefficient β of an earlier
-        # one is 0.
+        # For k = 1 the recurrence has no p_{k-2}, whose coefficient is then taken as 0.
         beta_before = beta[-1] if beta else Fraction(0)
         # p_k = (x - α) p_{k-1} - β p_{k-2} gives the integrals of p_k x^(k + i).
         next_row = list[Fraction]()
@@ -391,10 +393,10 @@ class LoopedRisk(BestKnown):
     def best(self) -> Array:
         """The best γ, (1,), which is computed once.
 
-        It has the least loss between 0 and a γ whose loss is larger than the loss at
-        γ = 0.
+        The result has the least loss on the interval from 0 to a γ at which the loss is
+        larger than at γ = 0.
         """
-        # For large γ the loss grows like a power of γ, so that the doubling ends.
+        # For large γ the loss grows like a power of γ, so that this loop ends.
         end = 1.0
         while self._loss_at(end) <= self._loss_at(0.0):
             end *= 2.0
@@ -402,7 +404,8 @@ class LoopedRisk(BestKnown):
         losses, _ = self._loss_and_slope(grid[:, None])
         lowest = int(np.argmin(losses))
         # The loss falls at 0, and is larger at the end than at 0: the least minimum is
-        # between the neighbours of the lowest inner point. Bisect the slope there.
+        # between the neighbours of the lowest inner point. Bisect the slope between
+        # these neighbours.
         lowest = max(lowest, 1)
         low = float(grid[lowest - 1])
         high = float(grid[lowest + 1])
@@ -426,8 +429,8 @@ class LoopedRisk(BestKnown):
         """
         (best,) = self.best
         gammas = np.linspace(self.start, float(best), CURVATURE_POINTS)
-        # The curvature is the derivative of the slope. It is computed by a tiny
-        # imaginary step, as in `hessian_product`, for all γ at once.
+        # The curvature is the derivative of the slope. As in `hessian_product`, a tiny
+        # imaginary step gives this derivative, here for all γ at once.
         _, slopes = self._loss_and_slope(gammas[:, None] + IMAGINARY_STEP)
         return 1.0 / float(np.max(slopes.imag * INVERSE_STEP))
 

@@ -39,9 +39,9 @@ from icl_theory.papers.linear_attention.family import LinearAttention, draw_task
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root
 from icl_theory.papers.linear_attention.layer import labelled_means
 
-# A least-squares system of n prompts has n d² numbers. With more numbers than this, 256
-# MB, it is solved by iteration: a decomposition would take several such arrays, and a
-# time that grows like n d⁴.
+# A least-squares system of n prompts has n d² numbers. A system of more numbers than
+# this, 256 MB, is solved by iteration: a decomposition would take several arrays of
+# this size, and a time that grows like n d⁴.
 LARGEST_DIRECT = 2**25
 # Tolerance of the iteration on the residual, relative to the right-hand side. This
 # tolerance is far below the sampling error of a fit, and above the rounding of float64.
@@ -284,7 +284,7 @@ def _tasks_of_prompts(
     """Draw the task of each prompt, (count, d).
 
     A prompt has one of the pretraining tasks, with equal probabilities. If the problem
-    has no such tasks, each prompt has a new one.
+    has no pretraining tasks, each prompt has a new task of the prior.
     """
     if problem.tasks is None:
         return draw_tasks(law, count, int(rng.integers(2**31)))
@@ -346,7 +346,7 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     r"""Return the least-squares solution Γ of n equations :math:`x^\top\Gamma h = y`.
 
     The equations are solved by iteration. With whitened x and h, whose second moments
-    are I, they have a condition number near 1 if there are many more equations than
+    are I, the equations have a condition number near 1 if they are many more than the
     entries of Γ. LSQR then takes few iterations, each of O(n d²).
     """
     from scipy.sparse.linalg import LinearOperator, lsqr  # slow to load
@@ -445,9 +445,10 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         )
     # Mean squared error of the best prediction of a target, which has label noise.
     target_variance = 2.0 * law.floor + law.noise**2
-    # The diagonals σ' of the metrics Σ' of the two losses, in the axes of the features.
-    metric = np.outer(q, np.diag(V.T @ law.second @ V))
-    new_metric = np.outer(q, np.diag(V.T @ new.second @ V))
+    # The mean squares of the features along these axes, in prompts with pretraining
+    # tasks and in prompts with new tasks.
+    mean_square = np.outer(q, np.diag(V.T @ law.second @ V))
+    new_mean_square = np.outer(q, np.diag(V.T @ new.second @ V))
 
     def losses_at(n: float) -> tuple[float, float]:
         """Return the losses on pretraining tasks and on new ones after n prompts."""
@@ -467,8 +468,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         variance = error / (n - np.sum(learnt**2))
         # Half of the variance times the sum of these numbers is the part of the loss
         # that is due to the variance of the fit, on pretraining tasks and on new ones.
-        spread = learnt**2 * metric / sigma
-        new_spread = learnt**2 * new_metric / sigma
+        spread = learnt**2 * mean_square / sigma
+        new_spread = learnt**2 * new_mean_square / sigma
         return (
             law.loss(mean_fit) + 0.5 * variance * np.sum(spread),
             new.loss(mean_fit) + 0.5 * variance * np.sum(new_spread),
@@ -500,7 +501,7 @@ def _effective_ridge(sigma: Array, n: float) -> float:
 
     # The sum is at most Σ σ/κ and n at least 1, so that κ is at most Σ σ.
     highest = math.log(float(sigma.sum()))
-    # And p - n = Σ κ/(σ + κ) is at most p κ/min σ, so that κ is at least
+    # At the root p - n is Σ κ/(σ + κ), which is at most p κ/min σ. So κ is at least
     # (p - n) min σ/p. For numbers p and n that float64 tells apart, ln (p - n) is above
     # LEAST_LOG_DISTANCE.
     lowest = math.log(float(sigma.min())) - math.log(sigma.size) + LEAST_LOG_DISTANCE

@@ -34,8 +34,8 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.memory import blocks, check_fits
 from icl_theory.papers.linear_attention.law import shaped
 
-# Largest number of equations or entries of Γ. The singular values of larger systems
-# take minutes.
+# Largest size of a system: the number of its equations or of the entries of Γ,
+# whichever is smaller. The singular values of larger systems take minutes.
 LARGEST_SYSTEM = 1600
 # Prompts are reduced to equations in blocks of about this many numbers, 32 MB. Smaller
 # blocks need more decompositions, and larger ones more memory.
@@ -359,8 +359,9 @@ class EmpiricalSteps(Counted):
             # len(s) ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t). If s
             # changes by δ, the excess changes by the relative amount 4 η t s δ.
             s = self.risk.modes.s
-            slopes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
-            rate_errors = ROUNDING * float(np.sum(slopes * gaps**2))
+            # In units of ``ROUNDING``.
+            relative_changes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
+            rate_errors = ROUNDING * float(np.sum(relative_changes * gaps**2))
             errors.append(_rounding(self.risk, state.ravel(), gaps) + rate_errors)
         return np.array(errors)
 

@@ -608,10 +608,11 @@ class LinearAttention(Family):
         return 1.0 / (self._stretch(best) * self._largest_curvature())
 
     def _stretch(self, best: Array) -> float:
-        """Bound the squared singular values of the map to Γ at the balanced minimum.
+        """Bound the squared singular values of the derivative of Γ at the minimum.
 
-        ``best`` is Γ*, or its diagonal. For (v, A) the squares are at most
-        v² + ‖A‖² = 2 ‖Γ*‖. For heads with separate keys and queries the bound is
+        The derivative is with respect to the trained factors, and the minimum is the
+        balanced one. ``best`` is Γ*, or its diagonal. For (v, A) the squares are at
+        most v² + ‖A‖² = 2 ‖Γ*‖. For heads with separate keys and queries the bound is
         3 s^(4/3), with the sum s of the R largest singular values of Γ*. See
         docs/linear-attention-theory.md, the sharpness below "Fixed points".
         """
@@ -658,8 +659,8 @@ class LinearAttention(Family):
         if self.coordinates not in SEPARATE:
             # v and A grow exponentially at the rate ‖B‖, from the component of the
             # start along the growing direction (1, B/‖B‖) to ‖Γ*‖^½. For a pair the
-            # component is v. For random heads its root mean square is start √(H/2), see
-            # docs/linear-attention-theory.md, "Merged heads".
+            # component is v. For random heads the component has the root mean square
+            # start √(H/2), see docs/linear-attention-theory.md, "Merged heads".
             component = self.start
             if self.coordinates in WITH_HEADS:
                 component *= math.sqrt(0.5 * self.heads)
@@ -702,7 +703,7 @@ class LinearAttention(Family):
         return Phases(plateau=(0, plateau_end), learning=(plateau_end, last))
 
     def _describe_merged(self, run: Trajectory) -> None:
-        """Add a note on what is trained, and one if a single step ends training."""
+        """Add a note on what is trained, and another if one step ends training."""
         run.notes["trained"] = (
             "Γ itself; coordinates = pair or heads train its factors, as papers do"
         )
@@ -716,8 +717,8 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        # The risk over Γ itself, of which the trained parameters may be factors. The
-        # observed "gamma" has the entries of Γ along the eigenvectors of Λ.
+        # The risk over Γ itself, even if its factors are trained. The observed "gamma"
+        # has the entries of Γ along the eigenvectors of Λ.
         inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)

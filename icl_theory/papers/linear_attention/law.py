@@ -117,7 +117,7 @@ class PromptLaw:
         query = covariance
         if self.query is not None:
             query = moment("query", self.query, d)
-        # All three are vectors, or all three are matrices.
+        # All three moments are vectors, or all three are matrices.
         if max(covariance.ndim, prior.ndim, query.ndim) == 2:
             covariance = _as_matrix(covariance)
             prior = _as_matrix(prior)
@@ -307,8 +307,8 @@ class PromptLaw:
             sizes = np.sort(np.sqrt(q) * np.abs(reach))
             singular_values = np.asarray(sizes[::-1])
         else:
-            # This matrix is Uᵀ Λ_q^½ Γ* M^½ V. The orthogonal matrices U and V do not
-            # change the singular values.
+            # ``target`` is Uᵀ Λ_q^½ Γ* M^½ V. The orthogonal matrices U and V do not
+            # change its singular values.
             target = np.sqrt(q)[:, None] * reach
             singular_values = np.asarray(np.linalg.svd(target, compute_uv=False))
         return 0.5 * float(np.sum(singular_values[rank:] ** 2))

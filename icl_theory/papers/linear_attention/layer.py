@@ -246,9 +246,9 @@ class ReducedRisk(Trainer[Means]):
         The trainer that draws token by token.
     """
 
-    # ``stream`` is a part of the seed of each step. `SampledRisk` does not have it, so
-    # that this class draws random numbers that are independent of those of
-    # `SampledRisk`.
+    # ``stream`` is a part of the seed of each step, which the seeds of `SampledRisk` do
+    # not have. So this class draws random numbers that are independent of the numbers
+    # of `SampledRisk`.
     stream = (1,)
 
     def __init__(self, tokenwise: SampledRisk) -> None:
@@ -516,8 +516,8 @@ class SampledTensor(SampledRisk):
         """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
         # For each prompt the prediction should equal the answer, an equation linear in
-        # B. The quadratic form needs the singular values of all equations. Above the
-        # limit they take minutes.
+        # B. The quadratic form needs the singular values of all equations, which take
+        # minutes above the limit.
         if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
             return None
         gram, query_column = _gram_and_query(prompts)

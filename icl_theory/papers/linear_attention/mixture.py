@@ -159,12 +159,12 @@ class MixtureRisk(BestKnown):
 
 
 def _equations(p: float, law: PromptLaw) -> tuple[Array, Array]:
-    """Return the rows of A and the entries of b that belong to a law of probability p.
+    """Return the rows of A and their targets b that belong to a law of probability p.
 
     The loss of the law is its floor plus half the sum of q_a (u_aᵀ Γ v_b s_b - r_ab)²
     over all a and b. Here q_a and u_a are the eigenvalues and eigenvectors of Λ_q, s_b²
     and v_b those of M, and r_ab = u_aᵀ Γ* v_b s_b for the best matrix Γ* of the law. So
-    the row of (a, b) is √(p q_a) s_b vec(u_a v_bᵀ), and the entry is √(p q_a) r_ab.
+    the row of (a, b) is √(p q_a) s_b vec(u_a v_bᵀ), and its target is √(p q_a) r_ab.
     """
     modes = law.modes
     weight = np.sqrt(p * modes.q)

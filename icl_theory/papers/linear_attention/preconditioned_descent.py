@@ -30,7 +30,7 @@ from icl_theory.statements.statement import Status
 AHN = "Ahn, Cheng, Daneshmand, Sra 2023, {}"
 # An arbitrary covariance of the tokens in two dimensions, with correlation.
 SKEWED = np.array(((1.0, 0.3), (0.3, 0.5)))
-# Half the distance of the two points of a central difference of the loss. The error of
+# Half the distance between the points of a central difference of the loss. The error of
 # the difference is of the order of the square of this number, 1e-8.
 DIFFERENCE = 1e-4
 
@@ -63,7 +63,7 @@ def product_grid(
     return grid, grid_weights.ravel()
 
 
-# The grid for means over standard normal numbers; it takes the numbers of nodes.
+# The grid for means over standard normal numbers, a function of the numbers of nodes.
 hermite_grid = functools.partial(product_grid, np.polynomial.hermite_e.hermegauss)
 
 
@@ -107,8 +107,8 @@ class WholeLayer:
     def evaluate(self, params: Array) -> tuple[float, Array]:
         """Return the loss and its gradient.
 
-        The parameters are the d + 1 entries of (p, v), and then those of the first d
-        columns of K, row by row.
+        The parameters are the d + 1 entries of (p, v), and then the entries of the
+        first d columns of K, row by row.
         """
         d = self.law.d
         last_row = params[: d + 1]  # (p, v)
@@ -200,8 +200,8 @@ def deep_loss(
     """Return the loss of D layers with the matrices A and B, for tasks with W = Λ⁻¹.
 
     The layers are those of docs/linear-attention-theory.md, "GD++". The tokens of a
-    prompt are the columns of X, (d, N). The labels are wᵀV, with V = X before the first
-    layer, and the prediction for the query x is -wᵀUx, with U = 0 before it.
+    prompt are the columns of X, (d, N). The labels are wᵀV, and the prediction for the
+    query x is -wᵀUx. Before the first layer V is X, and U is 0.
 
     Parameters
     ----------
@@ -397,8 +397,8 @@ class _MatrixGaps(NamedTuple):
 def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     """Train all entries of all A_l, and compare the best ones with the theorem.
 
-    Tokens are in two dimensions. There are D layers and N pairs, and ``starts`` is the
-    number of descents from random matrices, of which the best end counts.
+    Tokens are in two dimensions. There are D layers and N pairs. Of ``starts`` descents
+    from random matrices, the one that ends at the least loss is compared.
     """
     # The prediction has the degree 2D in the tokens, 2 for each layer, and its square
     # the degree 4D. So 2D + 1 nodes are enough: they are exact to degree 4D + 1.
@@ -411,7 +411,8 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     start_points = np.random.default_rng(0).normal(0.0, 0.5, (starts, 4 * D))
     ends = [minimize(loss, point) for point in start_points]
     best = min(ends, key=lambda end: float(end.fun))
-    # A_l Λ should be a multiple of I. The nearest one is half of its trace times I.
+    # A_l Λ should be a multiple of I. The nearest multiple has half of the trace of
+    # A_l Λ on its diagonal.
     steps = best.x.reshape(D, 2, 2) @ SKEWED
     lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)
@@ -442,9 +443,9 @@ def plus_plus(quick: bool) -> Claim:
         # "Lower" is taken as less than half of the loss of two plain layers.
         are_halved = are_halved and plus_plus_loss < 0.5 * two_plain_layers
     per_dimension = "; ".join(phrases)
-    # Both losses are exact up to rounding, for which 1e-10 is generous. A slope is a
-    # difference with an error of about 1e-8 times the third derivative; in the full
-    # audit it is below 1e-6.
+    # The closed form of the loss and its sum over a grid are exact up to rounding, for
+    # which 1e-10 is generous. A slope is a difference with an error of about 1e-8 times
+    # the third derivative; in the full audit it is below 1e-6.
     return Claim.of(
         error < 1e-10 and slope < 1e-6 and are_halved,
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with"

@@ -92,9 +92,10 @@ class MergedRisk(BestKnown):
     Parameters
     ----------
     law : PromptLaw
+        The law of the prompts.
     start : array_like, (d, d) or (d,)
-        Γ at step 0, up to 1e40. If all moments are diagonal, it may be the diagonal,
-        (d,), of a matrix that stays diagonal.
+        Γ at step 0, with entries up to 1e40. If all moments are diagonal, it may be the
+        diagonal, (d,), of a matrix that stays diagonal.
     rank : int, optional
         Largest rank of Γ if it is a product of factors. The floor is then the least
         loss of matrices up to this rank.
@@ -339,7 +340,7 @@ class ModeSteps(Counted):
         assert bases is not None  # `blur` uses this for laws with matrices alone
         _, V = bases
         covariance_V = covariance @ V
-        largest = float(np.linalg.eigvalsh(covariance)[-1])
+        largest_eigenvalue = float(np.linalg.eigvalsh(covariance)[-1])
         label_variance = float(np.sum(covariance * prior)) + law.noise**2
         # Bound how far the eigenvalue vᵀMv moves for a change δ of Λ with ‖δ‖ = 1. The
         # part (1 + 1/N) ΛWΛ of M moves it by 2 (1 + 1/N) vᵀδWΛv, and the part
@@ -352,7 +353,7 @@ class ModeSteps(Counted):
         )
         # The curvature is q_a m_b. The first term below is the change of the curvature
         # with q_a, and the second is the change with m_b.
-        m_rounding = largest * eigenvalue_change
+        m_rounding = largest_eigenvalue * eigenvalue_change
         return np.asarray(q.max() * s**2 + np.multiply.outer(q, m_rounding))
 
     def states(self, steps: Steps) -> Array:

@@ -6,7 +6,7 @@ the scores as weights:
 .. math:: \hat y = \sum_{h=1}^H v_h\sum_{n=1}^N p_{hn} y_n, \qquad
     p_{hn} \propto e^{x_n^\top A_h x} .
 
-There is no formula here for the mean loss of several such heads over all prompts. The
+This module has no formula for the mean loss of several such heads over all prompts. The
 loss is therefore a mean over M prompts that are drawn once. Labels are w·x_n with a
 standard normal task w, and the mean over w is exact:
 

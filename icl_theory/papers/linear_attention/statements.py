@@ -165,7 +165,7 @@ def every_mode(quick: bool) -> Errors:
         skewed(N=3, noise=0.4), np.random.default_rng(1).normal(size=(2, 2))
     )
     largest_curvature = float(risk.curvature.max())
-    # Descent diverges at a learning rate of 2 over the largest curvature.
+    # Descent diverges if the learning rate is above 2 over the largest curvature.
     for relative_rate in (0.3, 1.0, 1.9):
         eta = relative_rate / largest_curvature
         closed_form = risk.closed_form(eta, rule="gd")
@@ -327,8 +327,9 @@ def plateaus(quick: bool) -> Plateaus:
     heads_eta = 0.1 if quick else 0.02
     pair_plateaus = []
     heads_plateaus = []
-    # A plateau ends when the excess is 0.9 of its value at the start, which is near 1
-    # here. A run ends shortly after that, at an excess of 0.1.
+    # A plateau ends when the excess has fallen to 0.9 of its initial value. This value
+    # is near 1 in these problems, and an excess falls fast after the plateau: a run
+    # ends shortly after its plateau, at an excess of 0.1.
     base = LinearAttention(d=2, N=100, above=0.1)
     for start in starts.tolist():
         # The plateau of (v, A) grows like ln(1/start). It has only hundreds of steps,
@@ -959,7 +960,7 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return the relative distance from a level of the slowest state near it.
+    """Return the relative distance between a level and the slowest state near it.
 
     ``t`` has the steps of the saved states, and ``excess`` their losses above the
     floor.
@@ -969,10 +970,10 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 
 
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
-    """Return the index of the state near a level at which the excess falls slowest.
+    """Among the states near a level, find the one with the slowest fall of the excess.
 
-    An excess is near a level if both differ by at most about 20 %. Levels next to each
-    other differ by a factor of more than 2 in the rows that use this function, so that
+    Return the index of this state. An excess is near a level if the two differ by at most about 20 %. Neighbouring
+    levels differ by a factor of more than 2 in the rows that use this function, so that
     a state is near one level only.
     """
     # Fall i goes from state i to state i + 1, and state i + 1 must be near the level.
@@ -1364,8 +1365,8 @@ def other_labels(quick: bool) -> Errors:
     """
     for N, M in ((3, 1), (20, 2)):
         law = PromptLaw(SKEWED, N=N)
-        # Prompts of one pair have the law of a pair (x, y), and so have the query and
-        # its label.
+        # Prompts of one pair have the law of a pair (x, y). The query and its label have
+        # the same law.
         tokens, labels, pair_weights = cubic_prompts(law, 1)
         x = tokens[:, 0]
         y = labels[:, 0]

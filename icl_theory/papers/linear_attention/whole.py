@@ -160,7 +160,10 @@ class TensorRisk(BestKnown):
         return odd + even, gradient
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Return the change of the gradient, which is an affine function of B."""
+        """Return the change of the gradient along a direction.
+
+        The gradient is an affine function of B, so the change does not depend on B.
+        """
         # The gradient of the even terms is linear in B.
         _, product = self._even(direction)
         gamma_product = self.merged.hessian_product(params, self._gamma(direction))
@@ -219,7 +222,7 @@ class TensorRisk(BestKnown):
         """
         law = self.law
         covariance, prior, query = law.moments
-        a = 1.0 / law.N
+        inverse_N = 1.0 / law.N
         T, c = self._even_part(B)
         tau = self._label_square
         task_map = covariance @ prior
@@ -232,7 +235,7 @@ class TensorRisk(BestKnown):
         F = _symmetric(T)
         t = np.tensordot(T, covariance)
         f = np.tensordot(F, query)
-        mean = t + 3.0 * a * f + tau * c
+        mean = t + 3.0 * inverse_N * f + tau * c
         query_mean = query @ mean
         query_c = query @ c
         # The rest of this cubic form has the mean square 6 |F|²/N².
@@ -245,10 +248,13 @@ class TensorRisk(BestKnown):
         # the variance 2ρ over tasks, for any N. Around this mean, the average of N
         # squares has the variance 2(τ̄² + 2ρ)/N. The part 2ρ/N of this variance is in
         # the sum over m and n, through cW in Y.
-        c_factor = 2.0 * rho + 2.0 * a * (tau**2 + rho)
+        c_factor = 2.0 * rho + 2.0 * inverse_N * (tau**2 + rho)
 
-        twice = float(mean @ query_mean) + 6.0 * a**2 * float(np.vdot(F, query_F))
-        twice += c_factor * float(c @ query_c) + 2.0 * a * float(np.vdot(Y, scatter))
+        c_square = float(c @ query_c)
+        F_square = float(np.vdot(F, query_F))
+        Y_square = float(np.vdot(Y, scatter))
+        twice = float(mean @ query_mean) + 6.0 * inverse_N**2 * F_square
+        twice += c_factor * c_square + 2.0 * inverse_N * Y_square
         return _EvenSquares(
             twice=twice,
             query_mean=query_mean,
@@ -264,14 +270,15 @@ class TensorRisk(BestKnown):
         through Y.
         """
         covariance, prior, query = self.law.moments
-        a = 1.0 / self.law.N
-        F_gradient = 6.0 * a**2 * squares.query_cubic
-        F_gradient = F_gradient + 3.0 * a * np.multiply.outer(squares.query_mean, query)
+        inverse_N = 1.0 / self.law.N
+        F_gradient = 6.0 * inverse_N**2 * squares.query_cubic
+        through_f = np.multiply.outer(squares.query_mean, query)
+        F_gradient = F_gradient + 3.0 * inverse_N * through_f
         T_gradient = _symmetric(F_gradient)
         T_gradient = T_gradient + np.multiply.outer(squares.query_mean, covariance)
-        T_gradient += 2.0 * a * squares.scatter
+        T_gradient += 2.0 * inverse_N * squares.scatter
         c_gradient = self._label_square * squares.query_mean + squares.c_slope
-        c_gradient += 2.0 * a * np.tensordot(squares.scatter, prior)
+        c_gradient += 2.0 * inverse_N * np.tensordot(squares.scatter, prior)
         gradient = np.zeros_like(B)
         # In B the axis m is the last one, and in T the first.
         gradient[:-1, :-1] = np.moveaxis(T_gradient, 0, 2)

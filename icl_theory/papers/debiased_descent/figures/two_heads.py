@@ -26,7 +26,8 @@ QUICK = {"points": 5}
 def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> Figure:
     """Draw the losses against ω, and on prompts of other lengths.
 
-    ``points`` is the number of ω, and at most that of the lengths.
+    ``points`` is the number of values of ω. There are as many lengths, or fewer if some
+    are rounded to the same number of tokens.
     """
     one_head = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=1)
     two_heads = one_head.changed(heads=2)

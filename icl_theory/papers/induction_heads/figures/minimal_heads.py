@@ -27,7 +27,7 @@ QUICK = {"T": 12, "sequences": 40, "eta": 0.06, "ratio": 10.0, "steps": 400}
 def strategies(problem: icl.MinimalHeads) -> dict[str, Array]:
     """Return the predictions of three strategies by name, (T, M, k) each.
 
-    They are for T positions, M sequences and k symbols.
+    An array has T positions, M sequences and k symbols.
     """
     sequences = problem.data
     # How often each symbol has occurred before each prediction.
@@ -80,7 +80,8 @@ def figure(
         losses.append(Curve(name, ends, level, style="--", colour=colour))
     for name, best_multiple in problem.count_levels.items():
         level = np.full(2, best_multiple.loss)
-        # No label: it has the colour of the predictor that counts the same symbols.
+        # The curve needs no label: it has the colour of the predictor that counts the
+        # same symbols.
         losses.append(Curve("", ends, level, style=":", colour=colours[name]))
     risk = problem.risk()
     predictions = [risk.predictions(params) for params in run.states]

@@ -43,7 +43,7 @@ def figure(
 
     left = []
     right = []
-    # The cycle has more colours than curves are drawn.
+    # CYCLE has more colours than there are lengths or depths.
     for N, colour in zip(shown, CYCLE, strict=False):
         loop, own = np.array([least(N, D) for D in layers.tolist()]).T
         left.append(Curve(f"N = {N}, loop", layers, loop, colour=colour))
@@ -51,7 +51,7 @@ def figure(
     for D, colour in zip((1, 2, 4, 8), CYCLE, strict=False):
         loop, own = np.array([least(N, D) for N in lengths]).T
         right.append(Curve(f"D = {D}", lengths, loop, colour=colour))
-        # One layer is the same in a loop and by itself, and its second curve has no
+        # A single layer has the same loss in both cases, so its second curve has no
         # label.
         own_label = f"D = {D}, own" if D > 1 else ""
         right.append(Curve(own_label, lengths, own, style="--", colour=colour))
@@ -59,9 +59,9 @@ def figure(
     return draw_panels(
         [
             Panel(left, "layers D", "least loss / d", "", scales),
-            # Both axes keep their default scales, which are logarithmic. The space at
-            # the end of the label of y makes it another label than that of the left
-            # panel. With equal labels the two panels would share their y axis.
+            # Both axes keep their default scales, which are logarithmic. The label of
+            # the y axis ends with a space, so that it differs from the label of the
+            # left panel. With equal labels the two panels would share their y axis.
             Panel(right, "pairs in a prompt N", "least loss / d ", ""),
         ],
         columns=2,

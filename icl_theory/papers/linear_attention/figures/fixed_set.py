@@ -4,7 +4,7 @@ Training on a fixed set of prompts
 
 Above: linear attention is trained on 100 prompts (dashed: their loss), and each iterate
 has a population loss (solid), which rises again while the loss of the set falls below
-the population floor (dotted). Training on the population ends there. Below: the mean
+the population floor (dotted), at which training on the population ends. Below: the mean
 excess of the population loss at the end of training on M prompts, with two standard
 errors, and its leading order C/(2M). Stopping at the best step helps if M is small.
 """

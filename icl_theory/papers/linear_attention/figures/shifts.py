@@ -4,7 +4,7 @@ Linear attention: trained here, tested there
 
 The best layer for each law of prompts (rows) is tested on prompts of every law
 (columns). The numbers are the excess of its loss over the least loss on these prompts,
-in percent of the latter. A shift of the query alone costs nothing. Other tokens,
+in percent of this least loss. A shift of the query alone costs nothing. Other tokens,
 another length, noise, or other tasks do.
 """
 

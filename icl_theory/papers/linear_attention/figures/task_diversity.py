@@ -5,10 +5,10 @@ Linear attention: from memorising to learning in context
 The best layer of linear attention for k pretraining tasks in d dimensions: its loss on
 these tasks and on new ones, exact for each draw of the tasks, as mean and band of four
 fifths of the draws. The dashed curves are the limit of many dimensions, in closed form.
-Dotted are the layer trained on all tasks, and the Bayes-optimal prediction for all
-tasks, ridge regression. Points are the Bayes-optimal prediction for the k tasks, on new
-ones. Both Bayes losses are sampled. In long prompts the loss on new tasks falls along
-d(1 − k/d)/2 until there are as many tasks as dimensions.
+Dotted lines are the layer trained on all tasks, and ridge regression, the Bayes-optimal
+prediction for all tasks. Points are the Bayes-optimal prediction for the k tasks, on
+new ones. Both Bayes losses are sampled. In long prompts the loss on new tasks falls
+along d(1 − k/d)/2 until there are as many tasks as dimensions.
 """
 
 from __future__ import annotations
