@@ -165,9 +165,9 @@ def _ball_of(packed: Any) -> Any:
     if ball.rad() == arb(packed.radius):
         return ball
     # A radius has 30 bits. arb() may round it up by a unit of its last bit, although it
-    # needs no rounding. So give arb() a slightly smaller radius, by at most a quarter
-    # of such a unit, which it rounds up to the right one. If it does not, return the
-    # wider ball, which still contains the number.
+    # needs no rounding. So give arb() a radius that is smaller by at most a quarter of
+    # such a unit: arb() rounds it up to the right radius. If the radius is wrong all
+    # the same, return the first ball, which is wider and still contains the number.
     mantissa, exponent = packed.radius
     shift = 32 - mantissa.bit_length()
     rounded = arb(packed.middle, ((mantissa << shift) - 1, exponent - shift))
@@ -278,7 +278,10 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     # These modules need python-flint.
     from icl_theory.certified import closed, losses
 
-    # γ and the speed without rounding, if the run was made from L and Δ
+    # If the run was made from L and Δ, both parameters of its map follow from these two
+    # numbers without rounding: the variogram γ, and the speed, which is the factor on
+    # the learning rate if other numbers than the scores are trained. Otherwise the
+    # result is None.
     exact = closed.exact_parameters(run)
     gamma = None if exact is None else exact.gamma
     basis = losses.basis(risk, is_exact=exact is not None)
@@ -293,7 +296,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
             partial(losses.enclosed, risk, state, gamma=gamma),
         )
         loss_double, gradient_double = risk.evaluate(state)
-        # [()] makes numbers of arrays without axes, and leaves other arrays as they are
+        # [()] turns an array without axes into a number, and does not change others.
         yield Proved(f"loss {step}", loss, basis, double=np.asarray(loss_double)[()])
         yield Proved(
             f"gradient {step}",
@@ -318,7 +321,7 @@ def _answer(
     bits that takes. If none does, the interval that ``bits`` prove is returned although
     it is wide: more bits would not make it sharp. It is an error if no precision proves
     anything; ``name`` is the quantity in the messages. With more ``doublings`` an error
-    could name a larger precision, but each takes longer than all before it.
+    could name a larger precision, but each doubling takes longer than all before it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

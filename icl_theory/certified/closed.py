@@ -55,8 +55,8 @@ MOST = 10**6
 # Largest number of steps for which balls may leave open whether the goal is reached. If
 # there are more, the precision is too low.
 UNDECIDED = 1000
-# Steps of linear attention are counted up to this number. Bisection needs the length of
-# a range up to it, which must be below 2^63 in Python.
+# Steps of linear attention are counted up to `LAST`. The count is found by bisection in
+# ``range(LAST)``, and Python's len() of a range works only below 2^63.
 LAST = 2**60
 # Bits that hold products of a few doubles, of 53 bits each, exactly.
 EXACT = 1024
@@ -68,11 +68,11 @@ class ExchangeableParameters(NamedTuple):
     """The exact parameters of the exchangeable map."""
 
     gamma: arb  # γ = L²Δ²/2
-    speed: arb  # 1, or Δ⁴/4 in embedding coordinates
+    speed: arb  # the factor on η: 1, or Δ⁴/4 in embedding coordinates
 
 
 class ClosedForm(NamedTuple):
-    """A quantity with a closed form. Its other fields are those of `Proved`."""
+    """A quantity with a closed form. All fields but ``enclose`` are as in `Proved`."""
 
     name: str
     enclose: Callable[[], Any]  # the ball or range, at the precision of the context
@@ -102,8 +102,8 @@ def exact_parameters(run: Trajectory) -> ExchangeableParameters | None:
     problem = run.family
     if not isinstance(problem, Regression):
         return None
-    # Only the parameters of an ExchangeableRisk without an ``origin`` follow from L and
-    # Δ.
+    # The parameters follow from L and Δ only for an ExchangeableRisk without an
+    # ``origin``: a risk with an ``origin`` takes γ from given features and tasks.
     if not isinstance(run.risk, ExchangeableRisk) or run.risk.origin is not None:
         return None
     L = arb(problem.L)
@@ -323,7 +323,7 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
     Raises
     ------
     ArithmeticError
-        The function may have no zero there, or one that is not simple.
+        The function may have no zero in the interval, or one that is not simple.
     """
     intervals = []
     # A ValueError says that a sign is not known, or that a zero is not simple.
@@ -437,7 +437,8 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     s : arb
         The attention deficit to be reached.
     small : float
-        Steps with a larger p are taken one by one. If it is 0, all steps are.
+        Steps with a larger p are taken one by one. If ``small`` is 0, all steps are
+        taken one by one.
 
     Returns
     -------

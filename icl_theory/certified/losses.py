@@ -70,8 +70,8 @@ NATS = 1.0
 # 1/δ of the bound on the nodes on the right. With a larger value the bound decays
 # almost as fast as the nodes themselves, but begins at δ^-3.
 SHIFT = 16
-# Bits that rounding may take from the smaller of loss and gradient, before the
-# precision is raised for its sake.
+# Bits that rounding may take from the smaller of loss and gradient. If it takes more,
+# the precision is raised.
 BITS_TO_LOSE = 16
 # Share of the bits that the quadrature has to reach. It cannot reach all, because
 # rounding loses some of them. The share is a cautious choice.
@@ -83,7 +83,7 @@ SPARE_BITS = 6
 # allowed: the formula for its step, in `_rule`, holds for small errors.
 FEWEST_BITS = 8
 # Losses and gradients up to this size count as zero when the precision is chosen. The
-# ratio of two larger ones does not overflow.
+# ratio of two larger sizes does not overflow.
 SMALLEST_SIZE = 1e-200
 # If all entries of the error forms are zero, this number stands for the largest one,
 # because zero has no logarithm.
@@ -91,7 +91,10 @@ TINY = 1e-300
 
 
 class Query(NamedTuple):
-    """A query with the U nodes of its tokens, as `moments` takes them."""
+    """A query with the U nodes of its tokens, as `moments` takes them.
+
+    A node is one of finitely many outcomes of a token; its tokens have the same score.
+    """
 
     share: arb  # its probability, up to a factor common to all queries
     # (U,): where the scores of the nodes stand in the flattened scores of the risk
@@ -220,7 +223,7 @@ def _evaluated(
         # The indices of one query are distinct, so += adds each entry.
         gradient[query.score_indices] += query.share * query_gradient
     gradient = (gradient[:-1] / total_share).reshape(params.shape)
-    # [()] makes a number of an array without axes
+    # [()] turns an array without axes into a number.
     return loss / total_share, gradient[()]
 
 
@@ -497,8 +500,8 @@ def _right_nodes(total_weight: _TotalWeight, unit: arb, log2_t1: int) -> arb:
     """Bound what the nodes with t > t1 add to the means with S^-2 and with S^-3.
 
     The bound is δ^-n E e^(δσ - (1 - δ) σ t1), with the larger power, n = 3, and σ = S
-    times the ``unit``, 1/S̄. The caller multiplies it by (1 + error), with the error of
-    the rule.
+    times the ``unit``, 1/S̄. `_by_quadrature` multiplies the bound by (1 + error), with
+    the error of the rule.
     """
     delta = arb(1) / SHIFT
     decay = unit * ((1 - delta) * arb(2) ** log2_t1 - delta)
@@ -510,8 +513,9 @@ def _log2_of_last_node(
 ) -> int:
     """Return the least k for which the nodes t > 2^k are negligible.
 
-    They then add less than 2^-8 of the error of the rule, which is 2^-bits. Eight bits
-    more cost few nodes, because the bound decays exponentially with t1 = 2^k.
+    Negligible nodes add less than 2^-8 of the error of the rule, which is 2^-bits.
+    Eight bits more cost few nodes, because the bound decays exponentially with
+    t1 = 2^k.
     """
 
     def is_negligible(k: int) -> bool:

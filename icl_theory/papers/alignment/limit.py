@@ -193,9 +193,9 @@ class AlignmentLimit:
             ridge = math.exp(log_ridge)
             return ridge * self._resolvent(base + ridge).M - target
 
-        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times c_max +
-        # (c_train + ρ)/α. The upper end of the search is e/(1 - τ) times this bound,
-        # to be safe.
+        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times the sum
+        # c_max + (c_train + ρ)/α. The upper end of the search is e/(1 - τ) times this
+        # bound, to be safe.
         c_max_plus_base = float(self._spectrum.max()) + base
         log_high = math.log(c_max_plus_base / self.prompts) + 1.0
         # The gap increases with the ridge, and is negative for tiny ridges. The lower

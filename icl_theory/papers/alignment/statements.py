@@ -32,7 +32,8 @@ README = "Letey et al. 2026, {} by the README of the code"
 ABSTRACT = "Letey et al. 2026, abstract"
 # The errors that the authors' simulation printed, by κ, for d = 80, α = τ = 80 and
 # ρ = 0.01. C_train is proportional to diag(1 … d). The four test covariances are
-# C_train, I, a power law that falls where C_train grows, and one that grows with it.
+# C_train, I, a power law that falls where C_train grows, and a power law that grows
+# with C_train.
 PRINTED = {
     0.2: (0.8357405547, 0.8879074852, 0.9365451357, 0.8471620521),
     1.0: (0.0659035927, 0.1113123716, 0.1914214520, 0.0852687905),
@@ -415,7 +416,7 @@ def steeper(quick: bool) -> Claim:
     # The index of 1 among the exponents. The tests have this exponent.
     matched = int(np.argmin(np.abs(exponents - 1.0)))
     # For each number of tasks: the exponent with the least error, and the relative fall
-    # of the error from the exponent 1 to this one.
+    # of the error from the exponent 1 to this best exponent.
     best = []
     gain = []
     for tasks in (6, 20, 80, math.inf):

@@ -34,7 +34,7 @@ SOURCE = "Huang, Cheng, Liang 2023, {} (reconstructed)"
 # share runs, see `trained`.
 QUICK_SIZES = (300, 1000)
 # The loss ε of a rare query at which most runs end. A smaller ε would not change the
-# rows on earlier phases. They use this one to share the runs.
+# rows on earlier phases. All these rows use the same ε, so that they share the runs.
 EPSILON = 1e-2
 # In our reconstruction, Phase I ends when a rare query's score of the dominant feature
 # is this number times ln K. It is not -½, because a fall to -½ ln K would take a number
@@ -138,8 +138,8 @@ class PhaseEnds(NamedTuple):
     """
 
     fall: int  # the score of the dominant feature is -0.49 ln K
-    overtaken: int  # its own feature has as much attention as the dominant one
-    half: int  # its own feature has half of the attention
+    overtaken: int  # the query's own feature has as much attention as the dominant one
+    half: int  # the query's own feature has half of the attention
     converged: int  # the query has the loss ε
 
 
@@ -356,8 +356,8 @@ def falling(quick: bool) -> Claim:
     resting_score = float(dominant_score) / math.log(rested_K)
     # With p for p_1, the fall to -0.49 ln K takes (1 - p)K^1.98/(2p²) steps. After
     # K²/(1 - p) steps the query's own feature has half of the attention, which ends the
-    # fall. So the score gets there only if K^0.02 > ½((1 - p)/p)², which for p = 0.2 is
-    # ½·4². ln K is 50 times the logarithm of K^0.02.
+    # fall. So the score falls so far only if K^0.02 > ½((1 - p)/p)². The right side is
+    # ½·4² for p = 0.2, and ln K is 50 times the logarithm of K^0.02.
     least_log_K = 50.0 * math.log(0.5 * 4.0**2)
     phrases = [listed(of_sizes, ".3f") for of_sizes in ratios]
     return Claim.of(

@@ -49,9 +49,9 @@ def figure(
     """Draw losses in both regimes, then rescaled to coincide, then the excess.
 
     ``flat`` and ``sharp`` have the L of each regime, and ``steps`` the number of steps
-    in each. ``curved`` is the share of the quadratic part in L². Sampled trainers take
-    ``batch`` prompts of N tokens a step, and are tested on ``test`` prompts. There are
-    ``runs`` of them. The tail is compared with the tail for ``K`` features.
+    in each. ``curved`` is the share of the quadratic part in L². Each of the ``runs``
+    sampled trainers takes ``batch`` prompts of N tokens a step, and is tested on
+    ``test`` prompts. The tail is compared with the tail for ``K`` features.
     """
     sampling = Sampling(N=N, batch=batch, test=test, runs=runs, eta=eta)
     panels = []

@@ -313,7 +313,7 @@ GENTLE = 2.0
 
 
 class Setting(NamedTuple):
-    """A problem for runs of the rows on attention to other features than the query's.
+    """A problem on which rows follow the attention to features other than the query's.
 
     Attributes
     ----------
@@ -429,7 +429,8 @@ def off_target_scores(quick: bool) -> Claim:
     # score.
     errors = []
     for setting in attention_settings():
-        # The statement is about exact descent at a rate that follows the flow.
+        # The statement is about exact descent at a rate so small that descent follows
+        # the flow.
         is_exact = setting.trainer is None
         if not is_exact or setting.eta > GENTLE:
             continue
@@ -510,7 +511,8 @@ def larger_steps(quick: bool) -> Claim:
     fewest_sharp = min(sharp.steps)
     wrong = flat.differs + sharp.differs
     at_best = "the regimes differ"
-    # "few" in the verdict: up to three steps. The row measures one for each regime.
+    # The verdict says "few" for up to three steps. The row measures one step for each
+    # regime.
     if fewest_flat == fewest_sharp <= 3:
         at_best = "both regimes take the same few steps"
     return Claim.of(
@@ -701,8 +703,8 @@ def phases_by_size(quick: bool) -> Claim:
     first_sharp = [result.first_sharp for result in results]
     shown = [result.in_words(sizes) for result in results]
     depends_on_target = len(set(first_sharp)) > 1
-    # The targets fall. This is the first one at which even the smallest L has three
-    # phases; there is one in quick rows, too.
+    # The first of the falling targets at which even the smallest L has three phases.
+    # The targets of quick rows include it.
     all_sharp_at = targets[first_sharp.index(0)]
     return Claim.of(
         is_divided and steps_fall and depends_on_target and wrong == 0,

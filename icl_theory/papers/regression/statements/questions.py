@@ -55,7 +55,8 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
         times = _times_by_size(K, epsilon, eta, count)
         # d ln T/d ln L, by differences
         exponent = np.gradient(np.log(times.steps), np.log(times.lipschitz))
-        # "to 5 %" in the answer: the exponent is within 5 % of the way from -2 to 0.
+        # The answer says "to 5 %": the exponent comes within 0.1 of -2, or of 0, and the
+        # distance between -2 and 0 is 2.
         if exponent.min() < -1.9:
             reach_square.append(f"K = {K}")
         if abs(exponent[-1]) < 0.1:
@@ -233,7 +234,7 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
     ]
 
 
-# The learning rate of all runs of this question: small, so that a run is near the flow.
+# The learning rate of all runs of `tightness`: small, so that a run is near the flow.
 ETA_OF_TIGHTNESS = 0.01
 
 
@@ -638,8 +639,8 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)
     sets = 2 if quick else 6
     steps = 200 if quick else 300
-    # The target is out of reach, so that all runs take all steps. They are then saved
-    # at the same steps, and their losses can be averaged.
+    # The target is out of reach, so that all runs take all steps. All runs are then
+    # saved at the same steps, so that their losses can be averaged.
     base = icl.Regression(
         L=2.0, delta=1.0, eta=4.0, K=4, N=8, epsilon=1e-300, max_steps=steps
     )

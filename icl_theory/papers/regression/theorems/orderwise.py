@@ -146,7 +146,8 @@ def counted_runs(
     )
 
     gamma = 0.5 * size**2
-    speed = 1.0  # of training the scores
+    # The factor on η for trained coordinates; for the scores themselves it is 1.
+    speed = 1.0
     counter = regression.StepCounter(K, step_constant(eta, speed, gamma, K))
     # `closed_runs` takes the deficit 1 - Attn at which the tail begins. The step at
     # which it begins is not used here, so that any deficit will do.
@@ -403,10 +404,13 @@ def _cross_terms(own_rate: Measure) -> Measure:
 
 
 def _steps_beyond_one(count: NDArray[np.int64]) -> Range:
-    """Return the number of steps minus 1, which is what the theorems bound.
+    """Return the number of steps minus 1, or 0 if there are no steps.
 
-    A run takes one step at least, even if the scale of its steps is below 1.
+    The theorems have the form count <= 1 + O(...), because a run may need one step even
+    if the expression inside O(...) is below 1. So this expression is compared with
+    count - 1.
     """
+    # T₁ is 0 for K = 2, because Attn is ½ at the start.
     beyond = np.maximum(count - 1, 0).astype(np.float64)
     return Range(beyond, beyond)
 
