@@ -115,8 +115,8 @@ class Proved:
 class _Ball:
     """A ball in integers: midpoint and radius as mantissa and exponent of 2.
 
-    A ball that is not finite has no such integers. It is stored as a text, in place of
-    its midpoint.
+    A ball that is not finite has no such integers. Such a ball is stored as a text, in
+    place of its midpoint.
     """
 
     middle: tuple[int, int] | str
@@ -224,8 +224,8 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
         Precision of the arithmetic, 32 to 8192. With 128 bits, some 25 decimal digits
         of a loss are proved.
     states : int
-        Number of saved states whose loss and gradient are enclosed. They are spread
-        evenly over all saved states, from the first to the last.
+        Number of saved states whose loss and gradient are enclosed. These states are
+        spread evenly over all saved states, from the first to the last.
 
     Returns
     -------
@@ -319,9 +319,10 @@ def _answer(
     If the answer is not sharp (see `_is_sharp`), up to ``doublings`` doublings of the
     precision are tried. If one of them gives a sharp answer, a ValueError says how many
     bits that takes. If none does, the interval that ``bits`` prove is returned although
-    it is wide: more bits would not make it sharp. It is an error if no precision proves
-    anything; ``name`` is the quantity in the messages. With more ``doublings`` an error
-    could name a larger precision, but each doubling takes longer than all before it.
+    it is wide: more bits would not make it sharp. If no precision proves anything, an
+    error says so; ``name`` is the quantity in the messages. With more ``doublings`` an
+    error could name a larger precision, but each doubling takes longer than all before
+    it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

@@ -47,7 +47,7 @@ RADIUS = 0.5
 LARGEST = {"a": 0.8, "s": 20.0}
 DROP = 0.2  # 1/p changes by more than this in each step of head or tail
 # The attention above which the tail may begin. The head ends at 1/3; balls around 1/3
-# need some overlap.
+# need some overlap of the two ranges.
 TAIL_ATTENTION = 0.33
 # Largest number of steps that are taken one by one if the sums leave several integers
 # possible. More steps would take too long.
@@ -227,7 +227,7 @@ def _infinite_prompt_forms(
 def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
     """Yield the steps at which Phase I ends, at a = 1/2, and Phase III begins.
 
-    They are compared with the steps of the run.
+    Both steps are compared with the steps of the run.
     """
     # A phase that a run does not reach has no interval.
     phase_starts = {}
@@ -252,7 +252,7 @@ def _crossovers(
 ) -> Iterator[ClosedForm]:
     """Yield the crossovers L* and L½, values of L between the regimes.
 
-    They are compared with the formulas in float64.
+    Both crossovers are compared with the formulas in float64.
     """
     basis = "a change of sign in the equation of the flow time, the first one"
     # With γ = L²Δ²/2 the scaled deficit is s √(2γ) = s L Δ, so that L follows from s.
@@ -377,7 +377,7 @@ def flow_time(a: arb, s: arb) -> arb:
 def flow(s: arb, K: int) -> arb:
     """Return Φ(s) = F(1 - s) - F(1/K), with F of `flow_time`.
 
-    It is c times the time of the flow from the start, a = 1/K, to the deficit s.
+    Φ(s) is c times the time of the flow from the start, a = 1/K, to the deficit s.
     """
     return flow_time(1 - s, s) - flow_time(1 / arb(K), 1 - 1 / arb(K))
 
@@ -417,9 +417,9 @@ def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
 
     B grows by 1 + r in a step, and |r| <= M (p/P)^7. As 1/p changes by DROP or more in
     each step, the sum is at most Σ_k M (1/p + DROP k)^-7 / P^7 for the largest p of the
-    head or tail. This is at most M (p^7 + p^6/(6 DROP)) / P^7.
+    head or tail. This sum is at most M (p^7 + p^6/(6 DROP)) / P^7.
     """
-    # The largest p. It is c a or c s², and so at most c, and a head or a tail has p up
+    # The largest p. As p is c a or c s², it is at most c, and a head or a tail has p up
     # to ``small``.
     p = arb(small).min(c)
     return arb(0, LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)

@@ -61,7 +61,7 @@ RISKS = (
 )
 # Largest difference of scores. The number of nodes of the quadrature grows with it.
 WIDEST = 2000.0
-# θ of the bound on the discretisation. It may be any number below π/2. At 60 to 250
+# θ of the bound on the discretisation. θ may be any number below π/2. At 60 to 250
 # bits, the step that this θ allows is within 1 % of the largest that any θ allows.
 THETA = 1.5
 # S̄ is chosen so that E e^σ is at most e^NATS. With a larger value S̄ is smaller, so that
@@ -73,8 +73,8 @@ SHIFT = 16
 # Bits that rounding may take from the smaller of loss and gradient. If it takes more,
 # the precision is raised.
 BITS_TO_LOSE = 16
-# Share of the bits that the quadrature has to reach. It cannot reach all, because
-# rounding loses some of them. The share is a cautious choice.
+# Share of the bits that the quadrature has to reach. The quadrature cannot reach all
+# bits, because rounding loses some of them. The share is a cautious choice.
 QUADRATURE_SHARE = 0.7
 # Bits by which the quadrature exceeds the bits that it is asked for, because its error
 # is a sum of several parts. A cautious choice: each bit more costs some nodes.
@@ -327,9 +327,9 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
 class _Groups(NamedTuple):
     """The groups of features of a risk."""
 
-    # Row g, (G + 1,), is for a query of group g. It says where scores stand in the
-    # flattened scores of the risk: first the score of the query's feature, then the
-    # scores of the G groups.
+    # Row g, (G + 1,), is for a query of group g. The row says where the scores for this
+    # query stand in the flattened scores of the risk: first the score of the query's
+    # feature, then the scores of the G groups.
     score_indices: Any
     sizes: Array  # features in each group, (G,)
     variogram: Balls  # between features of two groups, (G, G)
@@ -347,7 +347,7 @@ def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
         with_own = np.column_stack([indices.diagonal(), indices.T])
         return _Groups(with_own, np.ones(len(indices)), balls(risk._form.variogram))
     if type(risk) is SymmetricRisk:
-        # Its parameters, (G, G + 1), have the order of ``score_indices``.
+        # The parameters of this risk, (G, G + 1), have the order of ``score_indices``.
         return _Groups(indices, risk.sizes, balls(risk.variogram))
     if type(risk) is ExchangeableRisk:
         variogram = balls([[risk.gamma if gamma is None else gamma]])
@@ -539,7 +539,7 @@ class _Rule(NamedTuple):
 def _rule(bits: int, log_t1: float) -> _Rule:
     """Return a rule whose errors, times E e^σ, are about 2^-bits.
 
-    Its nodes t go up to e^log_t1 at least.
+    The nodes t of the rule go up to e^log_t1 at least.
     """
     # -ln of the error 2^-bits / E e^σ, which is to be reached
     nats = bits * math.log(2.0) + NATS
@@ -547,10 +547,11 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     # discretisation for S^-3.
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
-    # The nodes on the left of x add at most t² to S^-2. This is below e^-nats if ln t =
-    # x - e^-x <= -nats/2. This holds at x = -ln(nats/2), where e^-x alone is nats/2.
+    # The nodes on the left of x add at most t² to S^-2. The bound t² is below e^-nats
+    # if ln t = x - e^-x <= -nats/2, and so at x = -ln(nats/2), where e^-x alone is
+    # nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
-    # At the last x, ln t = x - e^-x must be at least log_t1. This holds at x = log_t1 +
+    # At the last x, ln t = x - e^-x must be at least log_t1, as it is at x = log_t1 +
     # e^-log_t1. This x is rounded as a double, so one node more than needed is taken.
     # (The end of a range is not part of it.)
     end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2

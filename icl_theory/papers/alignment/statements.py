@@ -261,9 +261,9 @@ def printed(quick: bool) -> Claim:
         limit_of_some_prompts = AlignmentLimit(
             spectrum, context=80.0, diversity=diversity, prompts=80.0, noise=0.1
         )
-        # The authors fit n = 80 d² = 512,000 prompts. These are too many here, so the
-        # exact errors are for n = ∞. The ratio of two limits is the factor by which
-        # finite n changes the exact errors.
+        # The authors fit n = 80 d² = 512,000 prompts. That many would take too long
+        # here, and the exact errors are for n = ∞. The ratio of two limits is the
+        # factor by which finite n changes the exact errors.
         asymptotic = np.array([limit_of_some_prompts.error(test) for test in tests])
         exact *= asymptotic / [limit_of_all_prompts.error(test) for test in tests]
         from_exact[i] = np.abs(exact / printed_errors - 1.0).max()

@@ -37,8 +37,8 @@ QUICK_SIZES = (300, 1000)
 # rows on earlier phases. All these rows use the same ε, so that they share the runs.
 EPSILON = 1e-2
 # In our reconstruction, Phase I ends when a rare query's score of the dominant feature
-# is this number times ln K. It is not -½, because a fall to -½ ln K would take a number
-# of steps of the order K², like the later phases.
+# is this number times ln K. The number is not -½, because a fall to -½ ln K would take
+# a number of steps of the order K², like the later phases.
 END_OF_PHASE_I = -0.49
 
 
@@ -212,8 +212,8 @@ def reduced(quick: bool) -> Errors:
             reduced_problem = imbalanced(K, target, dominant)
         rare = (1.0 - dominant) / (K - 1)
         probs = np.append(dominant, np.full(K - 1, rare))
-        # For linear tasks L² is the mean square of the length of w. It is K for
-        # w ~ (0, I).
+        # For linear tasks L² is the mean square of the length of w. This mean square is
+        # K for w ~ (0, I).
         full_problem = balanced(K, target).changed(
             L=math.sqrt(K),
             task="linear",
@@ -250,9 +250,9 @@ def balanced_phases(quick: bool) -> Claim:
         further = run.steps - growth_end
         convergence.append(further * 4.0 * epsilon / (K - 1.0))
     # Both logarithms grow with K. If either phase needed its logarithm, the larger
-    # ratio of the two phases would grow with K, too. It falls from 1.13 to 1.006
-    # instead. (The ratio of the second phase is 1.006 for every K; it tends to 1 only
-    # for ε -> 0.)
+    # ratio of the two phases would grow with K, too. The larger ratio falls from 1.13
+    # to 1.006 instead. (The ratio of the second phase is 1.006 for every K; it tends to
+    # 1 only for ε -> 0.)
     larger = np.maximum(growth, convergence)
     return Claim.of(
         larger.max() < 1.2,

@@ -65,8 +65,8 @@ def figure(
             law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
             losses = _losses(law, sampling, last)
             curves += _loss_curves(losses, L, colour, last)
-        # The rescaled curves coincide. Those of the last L, which is the largest one of
-        # the regime, stand for all.
+        # The rescaled curves coincide. The curves of the last L, which is the largest
+        # one of the regime, stand for all.
         is_sharp = name == "sharp"
         scaled += _scaled_curves(losses, L, sampling, is_sharp)
         note = ""

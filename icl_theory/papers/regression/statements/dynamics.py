@@ -75,12 +75,12 @@ def closed_counts(quick: bool) -> Claim:
         if run is not None:
             counted.append(run)
     longest = max(run.steps for run in counted)
-    # ``wrong_count`` is a bool, so that the sum is the number of runs in which it is
-    # true.
+    # ``wrong_count`` is a bool, so that the sum is the number of runs with a wrong
+    # count.
     wrong_counts = sum(run.wrong_count for run in counted)
     wrong_phases = sum(run.wrong_phases for run in counted)
 
-    # The gaps u at up to 40 steps, from the inverse of A and by plain iteration. They
+    # The gaps u at up to 40 steps, from the inverse of A and by plain iteration. Both
     # agree to the rounding of long sums, for which 1e-10 is generous.
     some_steps = np.unique(np.geomspace(1, steps, 40).astype(int))
     errors = []
@@ -193,7 +193,7 @@ def proved_counts(quick: bool) -> Claim:
 
 @row(bounds.STEP_COUNT, bound="two-sided")
 def step_counts(quick: bool) -> Claim:
-    """Along whole runs."""
+    """Check the bounds on the number of steps at the saved states of whole runs."""
     constants = [1e-4, 1e-3, 0.1, 1.0, 3.0, 30.0, 1e3]
     if quick:
         constants = [1e-3, 0.1, 3.0, 100.0]
@@ -224,7 +224,7 @@ def step_counts(quick: bool) -> Claim:
 
 @identity(bounds.FLOW, allowed=1e-6)
 def flow_solution(quick: bool) -> Errors:
-    """SciPy's integration of the flow against F."""
+    """Compare SciPy's integration of the flow with the solution by F."""
     sizes = (2, 5, 50) if quick else (2, 3, 5, 20, 50, 400)
     gamma = 2.0
     for K, eta in itertools.product(sizes, (0.1, 4.0)):

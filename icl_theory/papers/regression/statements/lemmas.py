@@ -69,7 +69,7 @@ from icl_theory.statements.statement import OURS, BoundCheck, Statement, Status
 
 # The drift of a ratio in a parameter is shown if the ratio changes by at least this
 # factor when the parameter grows tenfold. The value only decides what is shown, not a
-# verdict: a smaller one lists more parameters that hardly matter.
+# verdict: a smaller value lists more parameters that hardly matter.
 LEAST_DRIFT = 1.15
 
 # Families of tasks, each of which takes L.
@@ -526,9 +526,9 @@ def _over_its_bound(check: BoundCheck) -> float:
 def _worst_by_search(run: icl.Trajectory) -> float:
     """Compare L Σ a_m d_m with the worst error that a linear programme finds.
 
-    The result is the largest relative difference over all queries. It also covers two
-    faults of the programme: the worst error that it states may not be the error of the
-    function that it returns, and this function may be steeper than L.
+    The result is the largest relative difference over all queries. The result also
+    covers two faults of the programme: the worst error that it states may not be the
+    error of the function that it returns, and this function may be steeper than L.
     """
     if not isinstance(run.risk, icl.PopulationRisk):
         # `simulate` reduces exchangeable tasks to one number, and this run has no
@@ -972,7 +972,8 @@ def _upper_verdict(
     if is_bounded:
         # An upper bound is loose for the run with the least ratio.
         looseness = orderwise.fitted_constants()[statement.name].highest / survey.low
-        # Less than this is not worth saying: a factor BOUNDED is allowed anyway.
+        # A smaller looseness is not worth saying, because a factor `BOUNDED` is allowed
+        # anyway.
         if looseness > 2.0 * orderwise.BOUNDED:
             return f"holds, loose by up to {looseness:.2g}"
         return "holds"
@@ -1100,9 +1101,9 @@ def theorem_1_explicit(quick: bool) -> Claim:
     of Theorem 2: (7/16)(K-1)/(ηε) is then (7/4)(K-1)/(ηL²Δ²δ²). So the ratios are the
     same as in `after_phase_one_explicit`.
     """
-    # The loss at the deficit 1 - Attn is ½γK/(K-1) (1 - Attn)². It is γδ²/2 at the
-    # deficit δ √((K-1)/K), so that each deficit stands for a δ. At the deficit 0.245
-    # the bound of Theorem 2 is nearly attained.
+    # The loss at the deficit 1 - Attn is ½γK/(K-1) (1 - Attn)². This loss is γδ²/2 at
+    # the deficit δ √((K-1)/K), so that each deficit stands for a δ. At the deficit
+    # 0.245 the bound of Theorem 2 is nearly attained.
     deficits = (0.245,)
     ratios = _over_bound((3, 20, 100), (0.01, 1.0, 100.0), deficits)
     largest = float(np.max(ratios))
@@ -1123,7 +1124,7 @@ def _over_bound(
     """
     cases = [*itertools.product(features, constants, deficits)]  # K, c and the deficit
     # `after_phase_one` bounds T - T₁ by (7/16)(K-1)/(ηε) + 1. The 1 is the last step,
-    # which may go far beyond ε. It is subtracted from both sides, so that the ratio
+    # which may go far beyond ε. This 1 is subtracted from both sides, so that the ratio
     # says how tight the first term is, however few steps there are.
     steps_beyond_one = []
     for K, c, deficit in cases:

@@ -333,8 +333,8 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
         differences.append(abs(float(heavy_run.loss[-1]) / resting_loss - 1.0))
         series.append(along(f"λ = {decay:.0e}", run, run.loss))
     ratios = np.divide(resting_losses, predicted)
-    # The difference comes from skipped steps. If it is small, only a bound is shown, as
-    # its digits would differ between machines.
+    # The difference comes from skipped steps. If the difference is small, only a bound
+    # is shown, as its digits would differ between machines.
     largest = max(differences)
     agreement = "1e-6" if largest < 1e-6 else f"{largest:.0e}"
     exponent = power(decays, resting_losses)

@@ -55,7 +55,7 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
         times = _times_by_size(K, epsilon, eta, count)
         # d ln T/d ln L, by differences
         exponent = np.gradient(np.log(times.steps), np.log(times.lipschitz))
-        # The answer says "to 5 %": the exponent comes within 0.1 of -2, or of 0, and the
+        # The answer says "to 5 %": the exponent comes within 0.1 of -2, or of 0. The
         # distance between -2 and 0 is 2.
         if exponent.min() < -1.9:
             reach_square.append(f"K = {K}")
@@ -442,8 +442,8 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     tail = (K - 1) / (4 * epsilon)  # η = 1
     is_beyond = lipschitz > regression.crossover(epsilon, delta=1.0, K=K)
     first_beyond = int(np.argmax(is_beyond))  # the index of the first L beyond L*
-    # From some L on the first steps are so long that they reach far into the tail. They
-    # count as an overshoot if they save half of the tail's steps or more.
+    # From some L on the first steps are so long that they reach far into the tail. The
+    # first steps count as an overshoot if they save half of the tail's steps or more.
     overshoots = is_beyond & (fixed < 0.5 * tail)
     overshoot_words = "nowhere on this grid"
     first_overshoot = len(lipschitz)
@@ -728,7 +728,7 @@ def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> 
 def _first_step(t: NDArray[np.int64], is_true: NDArray[np.bool_]) -> int:
     """Return the first of the steps t at which a condition is true.
 
-    If it never is, the result is the step after the last one.
+    If the condition is never true, the result is the step after the last one.
     """
     steps = t[is_true]
     return int(steps[0]) if steps.size else int(t[-1]) + 1

@@ -68,8 +68,9 @@ MOST_FEATURES_OF_ENVELOPE = 30
 # How many Lipschitz functions are drawn to check the bound on predictions. The worst
 # function is checked in addition, so that any number would do.
 DRAWN_FUNCTIONS = 100
-# Two computations of a loss by different sums must agree up to this relative error. It
-# is generous: the audit finds errors far below it at scores of moderate size.
+# Two computations of a loss by different sums must agree up to this relative error.
+# This bound is generous: the audit finds errors far below it at scores of moderate
+# size.
 SAME_LOSS = 1e-7
 # A slope by a difference quotient may be off by the share `SLOPE_ERROR` of the slope,
 # and by the rounding of the losses. If this rounding is more than the share
@@ -343,9 +344,9 @@ def PREDICTION(run: icl.Trajectory) -> BoundCheck:
     of_query = theorems.prompts(risk.features.probs, risk.N, scores[:, k])
     mean_attention = of_query.probability @ of_query.attention
 
-    # The worst function is L times the distance from the query. It is L-Lipschitz by
-    # the triangle inequality, and attains the bound. The bound holds for all functions,
-    # so that any seed will do for the drawn ones.
+    # The worst function is L times the distance from the query. This function is
+    # L-Lipschitz by the triangle inequality, and attains the bound. The bound holds for
+    # all functions, so that any seed will do for the drawn ones.
     worst_function = L * distances[k]
     rng = np.random.default_rng(0)
     drawn = theorems.lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
@@ -491,8 +492,8 @@ def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
     # The certified growth of each query, (K,), is (1 - ηλ_k/2) 4ηp_k K/(K-1), where λ_k
-    # bounds the curvature of the query's loss. It is not positive if η is too large for
-    # the statement.
+    # bounds the curvature of the query's loss. This growth is not positive if η is too
+    # large for the statement.
     rate = regression.step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
@@ -641,8 +642,8 @@ def _tail_time(run: icl.Trajectory, limit: float, begin: int, lowest: float) -> 
     """Return the time after which the tail that begins at a step follows its law.
 
     In the tail 1/excess = t/limit + constant, so that t must outgrow limit/excess at
-    the beginning of the tail. This is long if large first steps have made the excess
-    small. ``lowest`` is the resting loss.
+    the beginning of the tail. The time is long if large first steps have made the
+    excess small. ``lowest`` is the resting loss.
     """
     start = run.at(begin)
     if isinstance(run.risk, icl.PopulationRisk) and math.isinf(run.risk.N):
@@ -723,9 +724,9 @@ def within_noise(run: icl.Trajectory, population: icl.Risk) -> list[BoundCheck]:
 
     The parameters of step t are known before its prompts are drawn. So the differences
     :math:`\hat\ell_t/\ell(\theta_t) - 1` and :math:`\langle \hat g_t,
-    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1`, of the sampled loss and gradient from
-    those of the population, have the mean 0 at each step, whatever the learning rate.
-    Their means over the saved steps are therefore 0 within their standard errors.
+    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1`, of the sampled loss and gradient from the
+    population's, have the mean 0 at each step, whatever the learning rate. Their means
+    over the saved steps are therefore 0 within their standard errors.
     """
     # Loaded here, because most runs are not sampled.
     from icl_theory.engine.comparison import limit_of, mean_check

@@ -181,7 +181,7 @@ def _smallest_distance(points: Array) -> float:
 def _linear_functions(L: float, features: icl.Features) -> Array:
     """Return the functions L/√d wᵀx for the unit vectors w along the axes, (d, K).
 
-    They have the second moments of the functions wᵀx with w ~ N(0, L²I/d).
+    These functions have the second moments of the functions wᵀx with w ~ N(0, L²I/d).
     """
     return np.asarray(L / math.sqrt(features.d) * features.vectors.T)
 

@@ -83,8 +83,8 @@ class Law(NamedTuple):
     step : tuple of float
         Least and largest step constant c = η γ K/(K-1)².
     product : tuple of float
-        Least and largest L Δ δ. It is below 1 in every second run, and above 1 in all
-        others.
+        Least and largest L Δ δ. The product is below 1 in every second run, and above 1
+        in all others.
     """
 
     K: tuple[float, float]
@@ -184,8 +184,8 @@ class Range(NamedTuple):
 class Ratios(NamedTuple):
     """Least and largest ratio of the measured quantity to the scale, for each run.
 
-    These ratios are the extremes over the phase of the run. They are NaN for runs to
-    which the statement does not apply.
+    These ratios are the extremes over the phase of the run. The ratios are NaN for runs
+    to which the statement does not apply.
     """
 
     low: Array  # (runs,)
@@ -195,8 +195,8 @@ class Ratios(NamedTuple):
 class Constants(NamedTuple):
     """The constants of an order of magnitude, as fitted.
 
-    They are the smallest and the largest ratio of the measured quantity to the scale
-    over the runs to which they are fitted.
+    The constants are the smallest and the largest ratio of the measured quantity to the
+    scale over the runs to which they are fitted.
     """
 
     lowest: float
@@ -922,8 +922,8 @@ def survey(statement: OrderStatement) -> Survey:
 
     middle = np.sqrt(low * high)
     typical = float(np.exp(np.mean(np.log(middle[middle > 0]))))
-    # A ratio of 0 means that no step beyond the first was needed. It is no evidence
-    # against a lower bound, and is left out.
+    # A ratio of 0 means that no step beyond the first was needed. Such a ratio is no
+    # evidence against a lower bound, and is left out.
     least_run = int(np.argmin(np.where(low > 0, low, np.inf)))
     largest_run = int(np.argmax(high))
 
