@@ -26,7 +26,7 @@ from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 
 # The largest number of decimal digits of a ball that are printed: flint leaves out
-# those that are not proved. With the 128 bits of the default, some 25 digits of a loss
+# digits that are not proved. With the 128 bits of the default, some 25 digits of a loss
 # are proved, so that all of them are shown.
 SHOWN_DIGITS = 30
 # An answer with fewer correct bits is refused if more bits would give them: 24 are
@@ -144,12 +144,12 @@ def _mantissa_and_exponent(number: Any) -> tuple[int, int]:
 
 
 def _unpacked(name: str, packed: Any, basis: str, double: Any, stated: float) -> Proved:
-    """Restore what ``Proved.__reduce__`` has packed."""
+    """Restore the `Proved` that ``Proved.__reduce__`` has packed."""
     return Proved(name, _ball_of(packed), basis, double, stated)
 
 
 def _ball_of(packed: Any) -> Any:
-    """Restore what `_packed` has written."""
+    """Restore the balls or the range that `_packed` has written."""
     from flint import arb
 
     if isinstance(packed, range):

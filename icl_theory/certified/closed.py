@@ -3,14 +3,14 @@
 A *ball* (``arb``) is a number with a bound on its error. A comparison of balls is True
 only if it holds for all numbers in them.
 
-For K exchangeable features and N = ∞, a step of descent is the map u ← u + c a s².
-Here the gap u = ln(a/s) is 0 at the attention a = 1/2 (elsewhere in the package it is 0
-at the start), and s = 1 - a is the attention deficit. With the learning rate η, the
-variogram γ and the factor ``speed`` on η in other coordinates,
-c = η speed γ K/(K - 1)². A run starts at a = 1/K. Its *head*, at its beginning, has
-a <= 1/3 and small p = c a. Its *tail* has a > 0.33 and small p = c s². In head and tail
-an approximate Abel function B grows by 1 + r in each step, with a tiny r, and so counts
-steps. Letters and proofs are those of docs/proved.md, "Numbers of steps".
+For K exchangeable features and N = ∞, a step of descent is the map u ← u + c a s². Here
+the gap u = ln(a/s) is 0 at the attention a = 1/2 (elsewhere in the package it is 0 at
+the start), and s = 1 - a is the attention deficit. With the learning rate η, the
+variogram γ and the factor ``speed`` on η in other coordinates, c = η speed γ K/(K -
+1)². A run starts at a = 1/K. Its *head*, at its beginning, has a <= 1/3 and small p = c
+a. Its *tail* has a > 0.33 and small p = c s². In head and tail an approximate Abel
+function B grows by 1 + r in each step, with a tiny r, and so counts steps. Letters and
+proofs are as in docs/proved.md, "Numbers of steps".
 
 `closed_forms` yields one `ClosedForm` for each quantity; the other functions enclose
 one quantity each, at the precision of the context they are called in.
@@ -146,7 +146,7 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
     is_diagonal = risk.start.ndim == 1
     # ``run.steps`` is None if the target was not reached, and 0 if the run began at it.
     if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
-        # A run has no family if its risk was not made by one.
+        # A run has no family if its risk was not made by a family.
         above = getattr(run.family, "above", None)
         yield ClosedForm(
             "steps",

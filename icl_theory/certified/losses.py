@@ -380,7 +380,7 @@ def moments(
         As in `Query`.
     """
     middles = np.array([float(score.mid()) for score in scores])
-    # Only ratios of weights matter. The largest one is about 1.
+    # Only ratios of weights matter, so the largest weight is made about 1.
     weight = np.exp(scores - arb(middles.max()))
     if not counts:
         return _infinite_prompts(weight, probs, form)
@@ -418,7 +418,7 @@ def _by_quadrature(
 
     ``weight`` has the weights e^score of the nodes, of which the largest is 1, and
     ``score_range`` is the largest difference of two scores. The probabilities ``probs``
-    of each kind add up to 1. The other arguments are those of `moments`.
+    of each kind add up to 1. The other arguments are as in `moments`.
     """
     largest = max(abs(entry).upper() for entry in (*form.flat, *squared_errors))
     # Errors of the rule are relative to the largest entry.
@@ -497,7 +497,7 @@ def _inverse_scale(total_weight: _TotalWeight) -> arb:
 
 
 def _right_nodes(total_weight: _TotalWeight, unit: arb, log2_t1: int) -> arb:
-    """Bound what the nodes with t > t1 add to the means with S^-2 and with S^-3.
+    """Bound the shares of the nodes with t > t1 in the means with S^-2 and with S^-3.
 
     The bound is δ^-n E e^(δσ - (1 - δ) σ t1), with the larger power, n = 3, and σ = S
     times the ``unit``, 1/S̄. `_by_quadrature` multiplies the bound by (1 + error), with
@@ -699,7 +699,7 @@ def _add_changes_of_entries(
     s: Balls,
     rows: list[slice],
 ) -> None:
-    """Add to ``gradient`` what a change of the scores changes in the terms' entries.
+    """Add the derivatives of the terms' entries in the scores to ``gradient``.
 
     A change of a score by dS changes y by y dS, so that db/dS = b (1 - y) and
     d(b y)/dS = b y (2 - y). A pair (κ, λ) of kinds occurs twice, in both orders, so

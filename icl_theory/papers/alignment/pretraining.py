@@ -317,8 +317,8 @@ class Pretraining:
         errors = np.empty((draws, len(second_moments)))
         for draw in range(draws):
             kernel = self.kernel(self.fit(seed + draw, ridge))
-            for column, second_moment in enumerate(second_moments):
-                errors[draw, column] = kernel.error(second_moment)
+            for index, second_moment in enumerate(second_moments):
+                errors[draw, index] = kernel.error(second_moment)
         return errors
 
     def limit(self) -> AlignmentLimit:

@@ -53,7 +53,7 @@ def power_law(d: int, exponent: float) -> Array:
 
 
 def error_by_quadrature(gamma: Array, law: PromptLaw) -> float:
-    """Return the mean squared error of a layer, by a sum over all nodes of a prompt.
+    """Return the mean squared error of a layer, by quadrature over a prompt's numbers.
 
     The squared error is a polynomial of degree at most 4 in each normal number, for
     which the sum is exact. No formula of `error_kernel` is used.
@@ -261,9 +261,9 @@ def printed(quick: bool) -> Claim:
         limit_of_some_prompts = AlignmentLimit(
             spectrum, context=80.0, diversity=diversity, prompts=80.0, noise=0.1
         )
-        # The authors fit n = 80 d² = 512,000 prompts. That many would take too long
-        # here, and the exact errors are for n = ∞. The ratio of two limits is the
-        # factor by which finite n changes the exact errors.
+        # The authors fit n = 80 d² = 512,000 prompts. Fits to so many prompts would
+        # take too long. So the exact errors are for n = ∞. The ratio of two limits is
+        # the factor by which finite n changes the exact errors.
         asymptotic = np.array([limit_of_some_prompts.error(test) for test in tests])
         exact *= asymptotic / [limit_of_all_prompts.error(test) for test in tests]
         from_exact[i] = np.abs(exact / printed_errors - 1.0).max()

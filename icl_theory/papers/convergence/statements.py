@@ -180,20 +180,20 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
     return PhaseEnds(*first_steps(run, conditions))
 
 
-def loose(ratios: Array, by: str) -> str:
+def loose(ratios: Array, name: str) -> str:
     """Return the verdict on a bound that holds and contains a logarithm.
 
     ``ratios`` are measured numbers of steps, divided by the bound without its
     logarithm, for K or ε closer and closer to the limit. If they tend to 1, the
-    logarithm is needless, and the verdict says so. The verdict calls the logarithm
-    ``by``.
+    logarithm is needless, and the verdict says so. ``name`` is what the verdict calls
+    the logarithm.
     """
     first_error = abs(ratios[0] - 1.0)
     last_error = abs(ratios[-1] - 1.0)
     # If the logarithm were needed, the ratios would grow with it. The bound 0.1 is
     # cautious: in the full audit the last ratios are at most 6 % from 1.
     is_needless = last_error < 0.1 and last_error <= first_error
-    return f"holds, loose: also without {by}" if is_needless else "holds"
+    return f"holds, loose: also without {name}" if is_needless else "holds"
 
 
 @identity("linear functions: six numbers")
@@ -623,8 +623,8 @@ def short_prompts(quick: bool) -> Claim:
     # A problem that does not reach ε takes thousands of steps, so that a quick audit
     # leaves one out.
     multiples = (1, 20) if quick else (1, 5, 20)
-    # `imbalanced` ends at an excess over the least loss. Here the loss itself has to
-    # reach ε.
+    # A run of `imbalanced` ends at an excess over the least loss. Here the loss itself
+    # has to reach ε.
     problems = [balanced(K, epsilon), imbalanced(K, EPSILON).changed(epsilon=epsilon)]
     phrases = []
     reached = []

@@ -5,21 +5,21 @@ Other rows are on derivatives, reductions, skipped steps and stable rates.
 Letters: K features v_m have the smallest distance Δ, called their gap, and the
 probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
 tokens, with label noise of standard deviation σ. The score of feature m for a query k
-is S_mk. In the exchangeable class all pairs of features have the variogram γ = ½
-E(f_m - f_j)², which is L²Δ²/2, and one number describes the scores: the gap u between
-the score of the query's own feature and all other scores. The attention on the query's
-own feature is a = 1/(1 + (K-1) e^-u), and the deficit is s = 1 - a. A step of descent
-at the learning rate η is u <- u + c a s², with the step constant c = ηγK/(K-1)². The
-function A(u) grows by 1 in each step. Gradient flow has the function F in its place: at
-the time t, ct = F(a) - F(1/K). The target loss is ε. Phase I ends at a = ½, Phase III
-is the tail of the loss, and Phase II lies between them.
+is S_mk. In the exchangeable class all pairs of features have the variogram γ, which is
+½ E(f_m - f_j)² = L²Δ²/2, and one number describes the scores: the gap u between the
+score of the query's own feature and all other scores. The attention on the query's own
+feature is a = 1/(1 + (K-1) e^-u), and the deficit is s = 1 - a. A step of descent at
+the learning rate η is u <- u + c a s², with the step constant c = ηγK/(K-1)². The
+function A(u) grows by 1 in each step. For gradient flow a function F takes the place of
+A: at the time t, ct = F(a) - F(1/K). The target loss is ε. Phase I ends at a = ½, Phase
+III is the tail of the loss, and Phase II lies between them.
 
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
 measurements are as expected, the cases, the measured numbers in words, and the verdict.
-One that is decorated with ``identity`` yields errors, or pairs of values, whose error
-is their relative difference, and returns the cases. The measure ``off`` is the largest
-relative difference of two arrays, and ``apart`` the largest absolute one.
+A function that is decorated with ``identity`` returns the cases, and yields errors or
+pairs of values; the error of a pair is its relative difference. The measure ``off`` is
+the largest relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -247,16 +247,16 @@ def phase_one(quick: bool) -> Claim:
     sizes = (10, 100, 1000, 10**4) if quick else (10, 100, 1000, 10**4, 10**5, 10**6)
     eta = 0.01
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
-    times = []
+    scaled_times = []
     scaled_errors = []
     for K in sizes:
         run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=1e-3)
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         # T_I ηγ/K², which tends to 1.
-        time = end_of_phase_one * eta / K**2
-        times.append(time)
-        scaled_errors.append(abs(time - 1) * K / math.log(K))
+        scaled_time = end_of_phase_one * eta / K**2
+        scaled_times.append(scaled_time)
+        scaled_errors.append(abs(scaled_time - 1) * K / math.log(K))
     largest = max(scaled_errors)
     # In the flow T_I ηγ/K² - 1 is 3 ln K/K to leading order, so that the scaled errors
     # are near 3 for large K. 6 is a generous bound for all K.
@@ -264,7 +264,7 @@ def phase_one(quick: bool) -> Claim:
     return Claim.of(
         is_bounded,
         f"K = 10..{sizes[-1]:,}",
-        f"T_I ηγ/K² = {listed(times, '.4f')}; |·- 1| K/ln K <= {largest:.2f}",
+        f"T_I ηγ/K² = {listed(scaled_times, '.4f')}; |·- 1| K/ln K <= {largest:.2f}",
     )
 
 
@@ -505,13 +505,13 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
         by_crossover.append(
             regression.crossover(target, delta=1.0, K=int(features)) < L
         )
-    # The run ends in the tail if t ε 4η/(K-1), at the step t that reaches ε, is below
-    # its value at the end of Phase II.
-    tail = runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
+    # The run ends in the tail if t ℒ 4η/(K-1), with the loss ℒ = ε at the last step t,
+    # is below its value at the end of Phase II.
+    at_end = runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
     return Regimes(
         paper=np.array(by_threshold),
         exact=np.array(by_crossover),
-        counted=tail < regression.phases.TAIL_RATIO,
+        counted=at_end < regression.phases.TAIL_RATIO,
     )
 
 
@@ -785,8 +785,8 @@ def _tails_at(risk: icl.PopulationRisk, time: float) -> Array:
 def tail_law_embeddings(quick: bool) -> Claim:
     """η t L -> min ‖Q‖² subject to (x_k - x_m)ᵀ Q x_k >= ½ for all k ≠ m, N = ∞"""
     steps = 10**8 if quick else 10**12
-    # A draw has a ratio only if it can meet all margins. Of the two draws of a quick
-    # audit, one can.
+    # A draw has a ratio only if it can meet all margins. In a quick audit one of the
+    # two draws can meet them.
     seeds = (1, 2) if quick else range(12)
     ratios = []
     for seed in seeds:
@@ -1061,7 +1061,7 @@ def skipped_steps(quick: bool) -> Claim:
 
 
 class Skipped(NamedTuple):
-    """How a run that skips steps compares with one that takes them.
+    """How a run that skips steps compares with a run that takes every step.
 
     Attributes
     ----------

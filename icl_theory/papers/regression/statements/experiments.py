@@ -677,10 +677,10 @@ def _trained_on_noisy_tokens(
     # has an N-th of it.
     spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
     expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * token_noise**2)
-    # A trainer draws the prompts of a step from the number of the step. So steps from a
-    # million on have prompts that training did not use, and each of the three
-    # measurements takes steps of its own. The last two measurements need fewer prompts,
-    # because they are only compared with loose limits.
+    # A trainer draws the prompts of a step with the number of the step in the seed. So
+    # steps from a million on have prompts that training did not use, and each of the
+    # three measurements takes steps of its own. The last two measurements need fewer
+    # prompts, because they are only compared with loose limits.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, first=10**6)
     params = icl.descend(trainer, eta=2.0, steps=steps).params
     last_losses = losses(trainer, params, count=50, first=2 * 10**6)
@@ -746,7 +746,7 @@ class PhasesAtTarget(NamedTuple):
     wrong: int
 
     def in_words(self, sizes: tuple[float, ...]) -> str:
-        """Return, in words, from which L on there are three phases."""
+        """Return the least L with three phases, in words."""
         if self.first_sharp == len(sizes):
             return f"ε = {self.epsilon:g}: two for all L"
         first = sizes[self.first_sharp]

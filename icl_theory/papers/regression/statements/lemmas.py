@@ -8,13 +8,13 @@ tokens, of which n_m have feature m, and label noise of standard deviation σ. I
 concentration event every count n_m is within δN of p_m N. The score of feature m for a
 query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m, and
 on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L. The
-growth of the query's own score is α_k = -∂ℒ/∂S_kk, and the growth of another score
+growth of the query's own score is α_k = -∂ℒ/∂S_kk. The growth of another score is
 β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the second moments of the differences f_m - f_k.
-The least value of its quadratic form is c_k, over all shares of the other features with
+Its quadratic form has the least value c_k over all shares of the other features with
 the sum 1. So 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable class all pairs
 of features have the variogram γ = L²Δ²/2, and one number describes the scores: the gap
 u between the score of the query's own feature and all other scores. A step of descent
-at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at
+at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, where
 Attn = ½. Training ends at the step T, at the loss ε.
 
 ``theorems.direct`` computes losses, slopes and attention by sums over all prompts and
@@ -23,9 +23,9 @@ functions, without any formula of the risks.
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
 measurements are as expected, the cases, the measured numbers in words, and the verdict.
-One that is decorated with ``identity`` yields errors, or pairs of values, whose error
-is their relative difference, and returns the cases. The measure ``off`` is the largest
-relative difference of two arrays, and ``apart`` the largest absolute one.
+A function that is decorated with ``identity`` returns the cases, and yields errors or
+pairs of values; the error of a pair is its relative difference. The measure ``off`` is
+the largest relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations

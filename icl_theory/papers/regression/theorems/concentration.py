@@ -261,7 +261,7 @@ def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> Count
 
     ``total`` is the law of the sum so far, and ``law`` the law of each of the
     ``copies`` counts. The laws of sums of 1, 2, 4, 8, … counts are formed by doubling,
-    and those that make up the binary form of ``copies`` are added. Only sums up to
+    and the laws that make up the binary form of ``copies`` are added. Only sums up to
     ``most`` are needed.
     """
     doubled = law  # at bit i it is the law of the sum of 2^i counts

@@ -121,7 +121,7 @@ def draw(law: Law, seed: int) -> CountedRuns:
     product = log_uniform(
         np.where(is_flat, lowest_product, 1.0), np.where(is_flat, 1.0, highest_product)
     )
-    size = product / imbalance
+    size = product / imbalance  # LΔ
     gamma = 0.5 * size**2
     # η follows from c = η γ K/(K-1)². ε follows from the loss at the start, where the
     # attention is 1/K: it is ½ γ (K-1)/K.
