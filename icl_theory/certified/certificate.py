@@ -26,7 +26,7 @@ from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 
 # The largest number of decimal digits of a ball that are printed: flint leaves out
-# those that are not proved. With the 128 bits of the default, some 25 digits of a loss
+# digits that are not proved. With the 128 bits of the default, some 25 digits of a loss
 # are proved, so that all of them are shown.
 SHOWN_DIGITS = 30
 # An answer with fewer correct bits is refused if more bits would give them: 24 are
@@ -115,8 +115,8 @@ class Proved:
 class _Ball:
     """A ball in integers: midpoint and radius as mantissa and exponent of 2.
 
-    A ball that is not finite has no such integers. It is stored as a text, in place of
-    its midpoint.
+    A ball that is not finite has no such integers. Such a ball is stored as a text, in
+    place of its midpoint.
     """
 
     middle: tuple[int, int] | str
@@ -144,12 +144,12 @@ def _mantissa_and_exponent(number: Any) -> tuple[int, int]:
 
 
 def _unpacked(name: str, packed: Any, basis: str, double: Any, stated: float) -> Proved:
-    """Restore what ``Proved.__reduce__`` has packed."""
+    """Restore the `Proved` that ``Proved.__reduce__`` has packed."""
     return Proved(name, _ball_of(packed), basis, double, stated)
 
 
 def _ball_of(packed: Any) -> Any:
-    """Restore what `_packed` has written."""
+    """Restore the balls or the range that `_packed` has written."""
     from flint import arb
 
     if isinstance(packed, range):
@@ -165,9 +165,9 @@ def _ball_of(packed: Any) -> Any:
     if ball.rad() == arb(packed.radius):
         return ball
     # A radius has 30 bits. arb() may round it up by a unit of its last bit, although it
-    # needs no rounding. So give arb() a slightly smaller radius, by at most a quarter
-    # of such a unit, which it rounds up to the right one. If it does not, return the
-    # wider ball, which still contains the number.
+    # needs no rounding. So give arb() a radius that is smaller by at most a quarter of
+    # such a unit: arb() rounds it up to the right radius. If the radius is wrong all
+    # the same, return the first ball, which is wider and still contains the number.
     mantissa, exponent = packed.radius
     shift = 32 - mantissa.bit_length()
     rounded = arb(packed.middle, ((mantissa << shift) - 1, exponent - shift))
@@ -224,8 +224,8 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
         Precision of the arithmetic, 32 to 8192. With 128 bits, some 25 decimal digits
         of a loss are proved.
     states : int
-        Number of saved states whose loss and gradient are enclosed. They are spread
-        evenly over all saved states, from the first to the last.
+        Number of saved states whose loss and gradient are enclosed. These states are
+        spread evenly over all saved states, from the first to the last.
 
     Returns
     -------
@@ -278,7 +278,10 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     # These modules need python-flint.
     from icl_theory.certified import closed, losses
 
-    # γ and the speed without rounding, if the run was made from L and Δ
+    # If the run was made from L and Δ, both parameters of its map follow from these two
+    # numbers without rounding: the variogram γ, and the speed, which is the factor on
+    # the learning rate if other numbers than the scores are trained. Otherwise the
+    # result is None.
     exact = closed.exact_parameters(run)
     gamma = None if exact is None else exact.gamma
     basis = losses.basis(risk, is_exact=exact is not None)
@@ -293,7 +296,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
             partial(losses.enclosed, risk, state, gamma=gamma),
         )
         loss_double, gradient_double = risk.evaluate(state)
-        # [()] makes numbers of arrays without axes, and leaves other arrays as they are
+        # [()] turns an array without axes into a number, and does not change others.
         yield Proved(f"loss {step}", loss, basis, double=np.asarray(loss_double)[()])
         yield Proved(
             f"gradient {step}",
@@ -316,9 +319,10 @@ def _answer(
     If the answer is not sharp (see `_is_sharp`), up to ``doublings`` doublings of the
     precision are tried. If one of them gives a sharp answer, a ValueError says how many
     bits that takes. If none does, the interval that ``bits`` prove is returned although
-    it is wide: more bits would not make it sharp. It is an error if no precision proves
-    anything; ``name`` is the quantity in the messages. With more ``doublings`` an error
-    could name a larger precision, but each takes longer than all before it.
+    it is wide: more bits would not make it sharp. If no precision proves anything, an
+    error says so; ``name`` is the quantity in the messages. With more ``doublings`` an
+    error could name a larger precision, but each doubling takes longer than all before
+    it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

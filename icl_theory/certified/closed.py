@@ -3,14 +3,14 @@
 A *ball* (``arb``) is a number with a bound on its error. A comparison of balls is True
 only if it holds for all numbers in them.
 
-For K exchangeable features and N = ∞, a step of descent is the map u ← u + c a s².
-Here the gap u = ln(a/s) is 0 at the attention a = 1/2 (elsewhere in the package it is 0
-at the start), and s = 1 - a is the attention deficit. With the learning rate η, the
-variogram γ and the factor ``speed`` on η in other coordinates,
-c = η speed γ K/(K - 1)². A run starts at a = 1/K. Its *head*, at its beginning, has
-a <= 1/3 and small p = c a. Its *tail* has a > 0.33 and small p = c s². In head and tail
-an approximate Abel function B grows by 1 + r in each step, with a tiny r, and so counts
-steps. Letters and proofs are those of docs/proved.md, "Numbers of steps".
+For K exchangeable features and N = ∞, a step of descent is the map u ← u + c a s². Here
+the gap u = ln(a/s) is 0 at the attention a = 1/2 (elsewhere in the package it is 0 at
+the start), and s = 1 - a is the attention deficit. With the learning rate η, the
+variogram γ and the factor ``speed`` on η in other coordinates, c = η speed γ K/(K -
+1)². A run starts at a = 1/K. Its *head*, at its beginning, has a <= 1/3 and small p = c
+a. Its *tail* has a > 0.33 and small p = c s². In head and tail an approximate Abel
+function B grows by 1 + r in each step, with a tiny r, and so counts steps. Letters and
+proofs are as in docs/proved.md, "Numbers of steps".
 
 `closed_forms` yields one `ClosedForm` for each quantity; the other functions enclose
 one quantity each, at the precision of the context they are called in.
@@ -47,7 +47,7 @@ RADIUS = 0.5
 LARGEST = {"a": 0.8, "s": 20.0}
 DROP = 0.2  # 1/p changes by more than this in each step of head or tail
 # The attention above which the tail may begin. The head ends at 1/3; balls around 1/3
-# need some overlap.
+# need some overlap of the two ranges.
 TAIL_ATTENTION = 0.33
 # Largest number of steps that are taken one by one if the sums leave several integers
 # possible. More steps would take too long.
@@ -55,8 +55,8 @@ MOST = 10**6
 # Largest number of steps for which balls may leave open whether the goal is reached. If
 # there are more, the precision is too low.
 UNDECIDED = 1000
-# Steps of linear attention are counted up to this number. Bisection needs the length of
-# a range up to it, which must be below 2^63 in Python.
+# Steps of linear attention are counted up to `LAST`. The count is found by bisection in
+# ``range(LAST)``, and Python's len() of a range works only below 2^63.
 LAST = 2**60
 # Bits that hold products of a few doubles, of 53 bits each, exactly.
 EXACT = 1024
@@ -68,11 +68,11 @@ class ExchangeableParameters(NamedTuple):
     """The exact parameters of the exchangeable map."""
 
     gamma: arb  # γ = L²Δ²/2
-    speed: arb  # 1, or Δ⁴/4 in embedding coordinates
+    speed: arb  # the factor on η: 1, or Δ⁴/4 in embedding coordinates
 
 
 class ClosedForm(NamedTuple):
-    """A quantity with a closed form. Its other fields are those of `Proved`."""
+    """A quantity with a closed form. All fields but ``enclose`` are as in `Proved`."""
 
     name: str
     enclose: Callable[[], Any]  # the ball or range, at the precision of the context
@@ -102,8 +102,8 @@ def exact_parameters(run: Trajectory) -> ExchangeableParameters | None:
     problem = run.family
     if not isinstance(problem, Regression):
         return None
-    # Only the parameters of an ExchangeableRisk without an ``origin`` follow from L and
-    # Δ.
+    # The parameters follow from L and Δ only for an ExchangeableRisk without an
+    # ``origin``: a risk with an ``origin`` takes γ from given features and tasks.
     if not isinstance(run.risk, ExchangeableRisk) or run.risk.origin is not None:
         return None
     L = arb(problem.L)
@@ -146,7 +146,7 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
     is_diagonal = risk.start.ndim == 1
     # ``run.steps`` is None if the target was not reached, and 0 if the run began at it.
     if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
-        # A run has no family if its risk was not made by one.
+        # A run has no family if its risk was not made by a family.
         above = getattr(run.family, "above", None)
         yield ClosedForm(
             "steps",
@@ -227,7 +227,7 @@ def _infinite_prompt_forms(
 def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
     """Yield the steps at which Phase I ends, at a = 1/2, and Phase III begins.
 
-    They are compared with the steps of the run.
+    Both steps are compared with the steps of the run.
     """
     # A phase that a run does not reach has no interval.
     phase_starts = {}
@@ -252,7 +252,7 @@ def _crossovers(
 ) -> Iterator[ClosedForm]:
     """Yield the crossovers L* and L½, values of L between the regimes.
 
-    They are compared with the formulas in float64.
+    Both crossovers are compared with the formulas in float64.
     """
     basis = "a change of sign in the equation of the flow time, the first one"
     # With γ = L²Δ²/2 the scaled deficit is s √(2γ) = s L Δ, so that L follows from s.
@@ -323,7 +323,7 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
     Raises
     ------
     ArithmeticError
-        The function may have no zero there, or one that is not simple.
+        The function may have no zero in the interval, or one that is not simple.
     """
     intervals = []
     # A ValueError says that a sign is not known, or that a zero is not simple.
@@ -377,7 +377,7 @@ def flow_time(a: arb, s: arb) -> arb:
 def flow(s: arb, K: int) -> arb:
     """Return Φ(s) = F(1 - s) - F(1/K), with F of `flow_time`.
 
-    It is c times the time of the flow from the start, a = 1/K, to the deficit s.
+    Φ(s) is c times the time of the flow from the start, a = 1/K, to the deficit s.
     """
     return flow_time(1 - s, s) - flow_time(1 / arb(K), 1 - 1 / arb(K))
 
@@ -417,9 +417,9 @@ def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
 
     B grows by 1 + r in a step, and |r| <= M (p/P)^7. As 1/p changes by DROP or more in
     each step, the sum is at most Σ_k M (1/p + DROP k)^-7 / P^7 for the largest p of the
-    head or tail. This is at most M (p^7 + p^6/(6 DROP)) / P^7.
+    head or tail. This sum is at most M (p^7 + p^6/(6 DROP)) / P^7.
     """
-    # The largest p. It is c a or c s², and so at most c, and a head or a tail has p up
+    # The largest p. As p is c a or c s², it is at most c, and a head or a tail has p up
     # to ``small``.
     p = arb(small).min(c)
     return arb(0, LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
@@ -437,7 +437,8 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     s : arb
         The attention deficit to be reached.
     small : float
-        Steps with a larger p are taken one by one. If it is 0, all steps are.
+        Steps with a larger p are taken one by one. If ``small`` is 0, all steps are
+        taken one by one.
 
     Returns
     -------

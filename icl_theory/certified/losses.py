@@ -61,7 +61,7 @@ RISKS = (
 )
 # Largest difference of scores. The number of nodes of the quadrature grows with it.
 WIDEST = 2000.0
-# θ of the bound on the discretisation. It may be any number below π/2. At 60 to 250
+# θ of the bound on the discretisation. θ may be any number below π/2. At 60 to 250
 # bits, the step that this θ allows is within 1 % of the largest that any θ allows.
 THETA = 1.5
 # S̄ is chosen so that E e^σ is at most e^NATS. With a larger value S̄ is smaller, so that
@@ -70,11 +70,11 @@ NATS = 1.0
 # 1/δ of the bound on the nodes on the right. With a larger value the bound decays
 # almost as fast as the nodes themselves, but begins at δ^-3.
 SHIFT = 16
-# Bits that rounding may take from the smaller of loss and gradient, before the
-# precision is raised for its sake.
+# Bits that rounding may take from the smaller of loss and gradient. If it takes more,
+# the precision is raised.
 BITS_TO_LOSE = 16
-# Share of the bits that the quadrature has to reach. It cannot reach all, because
-# rounding loses some of them. The share is a cautious choice.
+# Share of the bits that the quadrature has to reach. The quadrature cannot reach all
+# bits, because rounding loses some of them. The share is a cautious choice.
 QUADRATURE_SHARE = 0.7
 # Bits by which the quadrature exceeds the bits that it is asked for, because its error
 # is a sum of several parts. A cautious choice: each bit more costs some nodes.
@@ -83,7 +83,7 @@ SPARE_BITS = 6
 # allowed: the formula for its step, in `_rule`, holds for small errors.
 FEWEST_BITS = 8
 # Losses and gradients up to this size count as zero when the precision is chosen. The
-# ratio of two larger ones does not overflow.
+# ratio of two larger sizes does not overflow.
 SMALLEST_SIZE = 1e-200
 # If all entries of the error forms are zero, this number stands for the largest one,
 # because zero has no logarithm.
@@ -91,7 +91,10 @@ TINY = 1e-300
 
 
 class Query(NamedTuple):
-    """A query with the U nodes of its tokens, as `moments` takes them."""
+    """A query with the U nodes of its tokens, as `moments` takes them.
+
+    A node is one of finitely many outcomes of a token; its tokens have the same score.
+    """
 
     share: arb  # its probability, up to a factor common to all queries
     # (U,): where the scores of the nodes stand in the flattened scores of the risk
@@ -220,7 +223,7 @@ def _evaluated(
         # The indices of one query are distinct, so += adds each entry.
         gradient[query.score_indices] += query.share * query_gradient
     gradient = (gradient[:-1] / total_share).reshape(params.shape)
-    # [()] makes a number of an array without axes
+    # [()] turns an array without axes into a number.
     return loss / total_share, gradient[()]
 
 
@@ -324,9 +327,9 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
 class _Groups(NamedTuple):
     """The groups of features of a risk."""
 
-    # Row g, (G + 1,), is for a query of group g. It says where scores stand in the
-    # flattened scores of the risk: first the score of the query's feature, then the
-    # scores of the G groups.
+    # Row g, (G + 1,), is for a query of group g. The row says where the scores for this
+    # query stand in the flattened scores of the risk: first the score of the query's
+    # feature, then the scores of the G groups.
     score_indices: Any
     sizes: Array  # features in each group, (G,)
     variogram: Balls  # between features of two groups, (G, G)
@@ -344,7 +347,7 @@ def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
         with_own = np.column_stack([indices.diagonal(), indices.T])
         return _Groups(with_own, np.ones(len(indices)), balls(risk._form.variogram))
     if type(risk) is SymmetricRisk:
-        # Its parameters, (G, G + 1), have the order of ``score_indices``.
+        # The parameters of this risk, (G, G + 1), have the order of ``score_indices``.
         return _Groups(indices, risk.sizes, balls(risk.variogram))
     if type(risk) is ExchangeableRisk:
         variogram = balls([[risk.gamma if gamma is None else gamma]])
@@ -377,7 +380,7 @@ def moments(
         As in `Query`.
     """
     middles = np.array([float(score.mid()) for score in scores])
-    # Only ratios of weights matter. The largest one is about 1.
+    # Only ratios of weights matter, so the largest weight is made about 1.
     weight = np.exp(scores - arb(middles.max()))
     if not counts:
         return _infinite_prompts(weight, probs, form)
@@ -415,7 +418,7 @@ def _by_quadrature(
 
     ``weight`` has the weights e^score of the nodes, of which the largest is 1, and
     ``score_range`` is the largest difference of two scores. The probabilities ``probs``
-    of each kind add up to 1. The other arguments are those of `moments`.
+    of each kind add up to 1. The other arguments are as in `moments`.
     """
     largest = max(abs(entry).upper() for entry in (*form.flat, *squared_errors))
     # Errors of the rule are relative to the largest entry.
@@ -494,11 +497,11 @@ def _inverse_scale(total_weight: _TotalWeight) -> arb:
 
 
 def _right_nodes(total_weight: _TotalWeight, unit: arb, log2_t1: int) -> arb:
-    """Bound what the nodes with t > t1 add to the means with S^-2 and with S^-3.
+    """Bound the shares of the nodes with t > t1 in the means with S^-2 and with S^-3.
 
     The bound is δ^-n E e^(δσ - (1 - δ) σ t1), with the larger power, n = 3, and σ = S
-    times the ``unit``, 1/S̄. The caller multiplies it by (1 + error), with the error of
-    the rule.
+    times the ``unit``, 1/S̄. `_by_quadrature` multiplies the bound by (1 + error), with
+    the error of the rule.
     """
     delta = arb(1) / SHIFT
     decay = unit * ((1 - delta) * arb(2) ** log2_t1 - delta)
@@ -510,8 +513,9 @@ def _log2_of_last_node(
 ) -> int:
     """Return the least k for which the nodes t > 2^k are negligible.
 
-    They then add less than 2^-8 of the error of the rule, which is 2^-bits. Eight bits
-    more cost few nodes, because the bound decays exponentially with t1 = 2^k.
+    Negligible nodes add less than 2^-8 of the error of the rule, which is 2^-bits.
+    Eight bits more cost few nodes, because the bound decays exponentially with
+    t1 = 2^k.
     """
 
     def is_negligible(k: int) -> bool:
@@ -535,7 +539,7 @@ class _Rule(NamedTuple):
 def _rule(bits: int, log_t1: float) -> _Rule:
     """Return a rule whose errors, times E e^σ, are about 2^-bits.
 
-    Its nodes t go up to e^log_t1 at least.
+    The nodes t of the rule go up to e^log_t1 at least.
     """
     # -ln of the error 2^-bits / E e^σ, which is to be reached
     nats = bits * math.log(2.0) + NATS
@@ -543,10 +547,11 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     # discretisation for S^-3.
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
-    # The nodes on the left of x add at most t² to S^-2. This is below e^-nats if ln t =
-    # x - e^-x <= -nats/2. This holds at x = -ln(nats/2), where e^-x alone is nats/2.
+    # The nodes on the left of x add at most t² to S^-2. The bound t² is below e^-nats
+    # if ln t = x - e^-x <= -nats/2, and so at x = -ln(nats/2), where e^-x alone is
+    # nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
-    # At the last x, ln t = x - e^-x must be at least log_t1. This holds at x = log_t1 +
+    # At the last x, ln t = x - e^-x must be at least log_t1, as it is at x = log_t1 +
     # e^-log_t1. This x is rounded as a double, so one node more than needed is taken.
     # (The end of a range is not part of it.)
     end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2
@@ -694,7 +699,7 @@ def _add_changes_of_entries(
     s: Balls,
     rows: list[slice],
 ) -> None:
-    """Add to ``gradient`` what a change of the scores changes in the terms' entries.
+    """Add the derivatives of the terms' entries in the scores to ``gradient``.
 
     A change of a score by dS changes y by y dS, so that db/dS = b (1 - y) and
     d(b y)/dS = b y (2 - y). A pair (κ, λ) of kinds occurs twice, in both orders, so

@@ -2,10 +2,10 @@ r"""The error of Letey et al. in the limit of many dimensions.
 
 The dimension d, the length N of prompts and the number k of pretraining tasks grow in
 proportion, and the number n of pretraining prompts like :math:`d^2`. The formulas are
-those of the authors' public code. That code samples the mean resolvents; here they are
-solutions of an equation. The ratios are α = N/d, κ = k/d and τ = n/d². Tasks have the
-covariance C, and ρ is the variance of the label noise. See docs/theory/alignment.md,
-"The limit of many dimensions".
+from the authors' public code. That code samples the mean resolvents, which this module
+computes as solutions of an equation. The ratios are α = N/d, κ = k/d and τ = n/d².
+Tasks have the covariance C, and ρ is the variance of the label noise. See
+docs/theory/alignment.md, "The limit of many dimensions".
 """
 
 from __future__ import annotations
@@ -193,9 +193,9 @@ class AlignmentLimit:
             ridge = math.exp(log_ridge)
             return ridge * self._resolvent(base + ridge).M - target
 
-        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times c_max +
-        # (c_train + ρ)/α. The upper end of the search is e/(1 - τ) times this bound,
-        # to be safe.
+        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times the sum
+        # c_max + (c_train + ρ)/α. The upper end of the search is e/(1 - τ) times this
+        # bound, to be safe.
         c_max_plus_base = float(self._spectrum.max()) + base
         log_high = math.log(c_max_plus_base / self.prompts) + 1.0
         # The gap increases with the ridge, and is negative for tiny ridges. The lower

@@ -37,7 +37,7 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """The quantities of n drawn prompts that fix the squared error of a layer.
+    """The quantities of n drawn prompts on which the squared error of a layer depends.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ class Pretraining:
         drawn = self.draw_prompts(seed)
         n = len(drawn.answer)
         # The bytes of four copies of the n equations and of a square matrix of the
-        # features. This is a generous estimate of what least squares need.
+        # features. This is a generous estimate of the memory that least squares need.
         check_fits("prompts", n, 32.0 * (n + self.features) * self.features)
         # A prompt has the equation Σ Γ_ij x_i h_j = y, divided by √n.
         products = drawn.query[:, :, None] * drawn.means[:, None, :]
@@ -317,8 +317,8 @@ class Pretraining:
         errors = np.empty((draws, len(second_moments)))
         for draw in range(draws):
             kernel = self.kernel(self.fit(seed + draw, ridge))
-            for column, second_moment in enumerate(second_moments):
-                errors[draw, column] = kernel.error(second_moment)
+            for index, second_moment in enumerate(second_moments):
+                errors[draw, index] = kernel.error(second_moment)
         return errors
 
     def limit(self) -> AlignmentLimit:
@@ -362,8 +362,8 @@ class _FeatureMoments:
     def of_tasks(cls, law: PromptLaw, tasks: Array, squares: bool) -> _FeatureMoments:
         """Return the means over prompts with k tasks, which are equally likely.
 
-        The law must be that of these tasks, with their second moment W. Then E w hᵀ is
-        W, because tokens have the covariance I.
+        The ``law`` must be the law of prompts with these tasks, so that its W is their
+        second moment. Then E w hᵀ is W, because tokens have the covariance I.
         """
         dense = law.dense  # ``dense.second`` is E h hᵀ
         _, prior, _ = dense.moments  # W

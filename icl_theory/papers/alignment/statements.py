@@ -32,7 +32,8 @@ README = "Letey et al. 2026, {} by the README of the code"
 ABSTRACT = "Letey et al. 2026, abstract"
 # The errors that the authors' simulation printed, by κ, for d = 80, α = τ = 80 and
 # ρ = 0.01. C_train is proportional to diag(1 … d). The four test covariances are
-# C_train, I, a power law that falls where C_train grows, and one that grows with it.
+# C_train, I, a power law that falls where C_train grows, and a power law that grows
+# with C_train.
 PRINTED = {
     0.2: (0.8357405547, 0.8879074852, 0.9365451357, 0.8471620521),
     1.0: (0.0659035927, 0.1113123716, 0.1914214520, 0.0852687905),
@@ -52,7 +53,7 @@ def power_law(d: int, exponent: float) -> Array:
 
 
 def error_by_quadrature(gamma: Array, law: PromptLaw) -> float:
-    """Return the mean squared error of a layer, by a sum over all nodes of a prompt.
+    """Return the mean squared error of a layer, by quadrature over a prompt's numbers.
 
     The squared error is a polynomial of degree at most 4 in each normal number, for
     which the sum is exact. No formula of `error_kernel` is used.
@@ -260,9 +261,9 @@ def printed(quick: bool) -> Claim:
         limit_of_some_prompts = AlignmentLimit(
             spectrum, context=80.0, diversity=diversity, prompts=80.0, noise=0.1
         )
-        # The authors fit n = 80 d² = 512,000 prompts. These are too many here, so the
-        # exact errors are for n = ∞. The ratio of two limits is the factor by which
-        # finite n changes the exact errors.
+        # The authors fit n = 80 d² = 512,000 prompts. Fits to so many prompts would
+        # take too long. So the exact errors are for n = ∞. The ratio of two limits is
+        # the factor by which finite n changes the exact errors.
         asymptotic = np.array([limit_of_some_prompts.error(test) for test in tests])
         exact *= asymptotic / [limit_of_all_prompts.error(test) for test in tests]
         from_exact[i] = np.abs(exact / printed_errors - 1.0).max()
@@ -415,7 +416,7 @@ def steeper(quick: bool) -> Claim:
     # The index of 1 among the exponents. The tests have this exponent.
     matched = int(np.argmin(np.abs(exponents - 1.0)))
     # For each number of tasks: the exponent with the least error, and the relative fall
-    # of the error from the exponent 1 to this one.
+    # of the error from the exponent 1 to this best exponent.
     best = []
     gain = []
     for tasks in (6, 20, 80, math.inf):

@@ -34,11 +34,11 @@ SOURCE = "Huang, Cheng, Liang 2023, {} (reconstructed)"
 # share runs, see `trained`.
 QUICK_SIZES = (300, 1000)
 # The loss ε of a rare query at which most runs end. A smaller ε would not change the
-# rows on earlier phases. They use this one to share the runs.
+# rows on earlier phases. All these rows use the same ε, so that they share the runs.
 EPSILON = 1e-2
 # In our reconstruction, Phase I ends when a rare query's score of the dominant feature
-# is this number times ln K. It is not -½, because a fall to -½ ln K would take a number
-# of steps of the order K², like the later phases.
+# is this number times ln K. The number is not -½, because a fall to -½ ln K would take
+# a number of steps of the order K², like the later phases.
 END_OF_PHASE_I = -0.49
 
 
@@ -138,8 +138,8 @@ class PhaseEnds(NamedTuple):
     """
 
     fall: int  # the score of the dominant feature is -0.49 ln K
-    overtaken: int  # its own feature has as much attention as the dominant one
-    half: int  # its own feature has half of the attention
+    overtaken: int  # the query's own feature has as much attention as the dominant one
+    half: int  # the query's own feature has half of the attention
     converged: int  # the query has the loss ε
 
 
@@ -180,20 +180,20 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
     return PhaseEnds(*first_steps(run, conditions))
 
 
-def loose(ratios: Array, by: str) -> str:
+def loose(ratios: Array, name: str) -> str:
     """Return the verdict on a bound that holds and contains a logarithm.
 
     ``ratios`` are measured numbers of steps, divided by the bound without its
     logarithm, for K or ε closer and closer to the limit. If they tend to 1, the
-    logarithm is needless, and the verdict says so. The verdict calls the logarithm
-    ``by``.
+    logarithm is needless, and the verdict says so. ``name`` is what the verdict calls
+    the logarithm.
     """
     first_error = abs(ratios[0] - 1.0)
     last_error = abs(ratios[-1] - 1.0)
     # If the logarithm were needed, the ratios would grow with it. The bound 0.1 is
     # cautious: in the full audit the last ratios are at most 6 % from 1.
     is_needless = last_error < 0.1 and last_error <= first_error
-    return f"holds, loose: also without {by}" if is_needless else "holds"
+    return f"holds, loose: also without {name}" if is_needless else "holds"
 
 
 @identity("linear functions: six numbers")
@@ -212,8 +212,8 @@ def reduced(quick: bool) -> Errors:
             reduced_problem = imbalanced(K, target, dominant)
         rare = (1.0 - dominant) / (K - 1)
         probs = np.append(dominant, np.full(K - 1, rare))
-        # For linear tasks L² is the mean square of the length of w. It is K for
-        # w ~ (0, I).
+        # For linear tasks L² is the mean square of the length of w. This mean square is
+        # K for w ~ (0, I).
         full_problem = balanced(K, target).changed(
             L=math.sqrt(K),
             task="linear",
@@ -250,9 +250,9 @@ def balanced_phases(quick: bool) -> Claim:
         further = run.steps - growth_end
         convergence.append(further * 4.0 * epsilon / (K - 1.0))
     # Both logarithms grow with K. If either phase needed its logarithm, the larger
-    # ratio of the two phases would grow with K, too. It falls from 1.13 to 1.006
-    # instead. (The ratio of the second phase is 1.006 for every K; it tends to 1 only
-    # for ε -> 0.)
+    # ratio of the two phases would grow with K, too. The larger ratio falls from 1.13
+    # to 1.006 instead. (The ratio of the second phase is 1.006 for every K; it tends to
+    # 1 only for ε -> 0.)
     larger = np.maximum(growth, convergence)
     return Claim.of(
         larger.max() < 1.2,
@@ -356,8 +356,8 @@ def falling(quick: bool) -> Claim:
     resting_score = float(dominant_score) / math.log(rested_K)
     # With p for p_1, the fall to -0.49 ln K takes (1 - p)K^1.98/(2p²) steps. After
     # K²/(1 - p) steps the query's own feature has half of the attention, which ends the
-    # fall. So the score gets there only if K^0.02 > ½((1 - p)/p)², which for p = 0.2 is
-    # ½·4². ln K is 50 times the logarithm of K^0.02.
+    # fall. So the score falls so far only if K^0.02 > ½((1 - p)/p)². The right side is
+    # ½·4² for p = 0.2, and ln K is 50 times the logarithm of K^0.02.
     least_log_K = 50.0 * math.log(0.5 * 4.0**2)
     phrases = [listed(of_sizes, ".3f") for of_sizes in ratios]
     return Claim.of(
@@ -623,8 +623,8 @@ def short_prompts(quick: bool) -> Claim:
     # A problem that does not reach ε takes thousands of steps, so that a quick audit
     # leaves one out.
     multiples = (1, 20) if quick else (1, 5, 20)
-    # `imbalanced` ends at an excess over the least loss. Here the loss itself has to
-    # reach ε.
+    # A run of `imbalanced` ends at an excess over the least loss. Here the loss itself
+    # has to reach ε.
     problems = [balanced(K, epsilon), imbalanced(K, EPSILON).changed(epsilon=epsilon)]
     phrases = []
     reached = []

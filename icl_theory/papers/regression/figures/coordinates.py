@@ -32,7 +32,7 @@ def figure(
     """Draw the losses against steps, and against steps rescaled to class scores."""
     runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
     # For each kind of coordinates: how many steps on class scores one step is worth.
-    # For the factors of Q = W_KᵀW_Q there is no such number, and the number of Q is
+    # For the factors of Q = W_KᵀW_Q there is no such number, and the number for Q is
     # used.
     worth = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
     style = {"class": "-", "embedding": "--", "factored": "-"}

@@ -5,8 +5,8 @@ Figure 1: loss and attention, flat and sharp
 Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on
 the exact population loss of prompts of N tokens. Dots with bands are a sampled trainer
 on fresh prompts: the mean over independent runs, and two standard errors. The shaded
-phases are those of long prompts (N = ∞), and end at the loss ε. In the white area after
-them training goes on beyond ε.
+phases are the phases for long prompts (N = ∞), and end at the loss ε. In the white area
+after the phases, training goes on beyond ε.
 
 The length of the features is chosen such that the phases ω·x_k are K equally spaced
 points of a circle. By this symmetry all queries have the same loss and attention, and

@@ -49,9 +49,9 @@ def figure(
     """Draw losses in both regimes, then rescaled to coincide, then the excess.
 
     ``flat`` and ``sharp`` have the L of each regime, and ``steps`` the number of steps
-    in each. ``curved`` is the share of the quadratic part in L². Sampled trainers take
-    ``batch`` prompts of N tokens a step, and are tested on ``test`` prompts. There are
-    ``runs`` of them. The tail is compared with the tail for ``K`` features.
+    in each. ``curved`` is the share of the quadratic part in L². Each of the ``runs``
+    sampled trainers takes ``batch`` prompts of N tokens a step, and is tested on
+    ``test`` prompts. The tail is compared with the tail for ``K`` features.
     """
     sampling = Sampling(N=N, batch=batch, test=test, runs=runs, eta=eta)
     panels = []
@@ -65,8 +65,8 @@ def figure(
             law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
             losses = _losses(law, sampling, last)
             curves += _loss_curves(losses, L, colour, last)
-        # The rescaled curves coincide. Those of the last L, which is the largest one of
-        # the regime, stand for all.
+        # The rescaled curves coincide. The curves of the last L, which is the largest
+        # one of the regime, stand for all.
         is_sharp = name == "sharp"
         scaled += _scaled_curves(losses, L, sampling, is_sharp)
         note = ""

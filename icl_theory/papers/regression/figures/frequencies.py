@@ -45,7 +45,7 @@ def figure(
         )
         runs[name] = icl.descend(risk, eta, steps=steps, method="fast")
     t = runs["unequal"].t
-    # The law is drawn where it may hold, over the last two decades of steps.
+    # The tail law is drawn where it may hold, over the last two decades of steps.
     late_t = t[t > steps / 100]
     tail_law = (K - 1) / (4.0 * eta * late_t)
     losses = [

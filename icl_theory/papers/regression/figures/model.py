@@ -3,11 +3,12 @@ The model: from a prompt to a prediction
 ========================================
 
 One prompt on its way through the model, with its numbers. Each token is one of K
-features with the value of an unknown function there as its label; the query asks for
-the value at one feature. The score of a token is an entry of the one matrix that is
-trained. The softmax of the scores over the tokens is the attention, and the prediction
-is the mean of the labels, weighted by attention. Before training all tokens have the
-same attention; afterwards those of the query's feature have nearly all.
+features, with the value of an unknown function at this feature as its label; the query
+asks for the value at one feature. The score of a token is an entry of the one matrix
+that is trained. The softmax of the scores over the tokens is the attention, and the
+prediction is the mean of the labels, weighted by attention. Before training all tokens
+have the same attention; afterwards the tokens of the query's feature have nearly all of
+it.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def figure(
     token_colours = [BLUE if token == query else "0.9" for token in tokens]
     with styled():
         drawn = new_figure(8.0, 4.2, returned=True)
-        # In these axes the columns of tokens are 1 wide. Heights are chosen so that the
-        # rows do not touch.
+        # In these axes a column, one for each token, is 1 wide. Heights are chosen so
+        # that the rows do not touch.
         ax = drawn.subplots()
         ax.set(xlim=(-2.2, N + 3.0), ylim=(-0.3, 6.6))
         ax.axis("off")

@@ -4,10 +4,10 @@ Label noise: a finite optimum, and exponential convergence
 
 Prompts of N tokens with noisy labels. Attention to the query's feature alone would
 average too few labels. The best attention is therefore below one, and is reached at
-finite scores. The Hessian is positive there, and the loss above its floor falls
-exponentially. Without noise the optimum is at infinity, and the loss falls like 1/t.
-Curves end where steps no longer change the loss. On the left they end where rounding
-hides the difference from the floor.
+finite scores. The Hessian is positive at these scores, and the loss above its floor
+falls exponentially. Without noise the optimum is at infinity, and the loss falls like
+1/t. Curves end where steps no longer change the loss. On the left they end where
+rounding hides the difference from the floor.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def figure(
     risk: Any = problem.risk()
     steps = np.linspace(0, int(run.t[-1]), 400).astype(np.int64)
     states = [run.at(step).params for step in steps.tolist()]
-    # The attention has a row for each entry of NAMES, and the scores for the first two.
+    # The attention has a row for each entry of NAMES, and the scores have rows for the
+    # first two entries.
     attention = np.transpose([risk.attention(params)[RARE] for params in states])
     scores = np.transpose([params[RARE, :2] / math.log(K) for params in states])
     # Time in units of K²/η steps.

@@ -71,8 +71,8 @@ def figure(
         ],
         "$L$",
         r"steps to $\varepsilon$",
-        # Each part goes far below the number of steps where the other one dominates,
-        # and is cut off there.
+        # Each part goes far below the number of steps where the other part dominates,
+        # and is cut off where it does.
         limits=(0.5 * float(tail[0]), 2.0 * float(steps.max())),
     )
     exponent_panel = Panel(
@@ -84,7 +84,8 @@ def figure(
         r"$d\,\ln T_\varepsilon\,/\,d\,\ln L$",
         scales=("log", "linear"),
         limits=(-2.3, 0.3),
-        # Horizontal lines at -2 and 0. They have no names, but need different keys.
+        # Horizontal lines at -2 and 0. The lines have no names, but need different
+        # keys.
         levels={"": -2.0, " ": 0.0},
     )
     drawn = draw_panels([steps_panel, exponent_panel], size=(4.6, 2.6))

@@ -41,8 +41,8 @@ def figure(
     features = icl.Features(x[:, None])
     risk = icl.PopulationRisk(features, icl.tasks.RandomCosine(L))
     # The zigzag has the slope L or -L everywhere, and values up to a quarter of L times
-    # the period. It is shifted by a tenth of the period, so that the first feature is
-    # not at a corner.
+    # the period. The zigzag is shifted by a tenth of the period, so that the first
+    # feature is not at a corner.
     zigzag = L * (np.abs((x / period + 0.1) % 1.0 - 0.5) - 0.25) * period
     limits = (-1.6 * L * period / 2.0, 1.6 * L * period / 2.0)
     run = icl.descend(risk, eta, steps=max(steps), method="fast")

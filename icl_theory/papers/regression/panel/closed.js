@@ -1,12 +1,12 @@
 // Steps, losses and attention of the exchangeable case with N = ∞, for one point: the
-// closed forms of abel.py, flow.py, closed.py and phases.py, operation by operation.
+// closed forms of abel.py, flow.py, runs.py and phases.py, operation by operation.
 // The polynomials come from Python. No part of the page is touched here.
 "use strict";
 
 const { bisected, normal } = require("training");
 const { quotients, terms, smallStep, curvature } = require("./constants");
 const ROUNDING = 2 ** -52;
-const PEAK = 4 / 27; // of a s², at a = 1/3
+const PEAK = 4 / 27; // the largest a s², at a = 1/3
 const NEVER = 2 ** 63; // from here on a number of steps counts as infinite
 
 function attention(K, u) {
@@ -39,7 +39,8 @@ function leading(K, c, u1, u2) {
   );
 }
 
-// Σ_j c^j P_j(x), form "a" for a head and "s" for a tail
+// Σ_j c^j P_j(x); x is the attention a for the head of a run (form "a"), and the deficit
+// s = 1 − a for its tail (form "s")
 function series(c, x, form) {
   const small = form === "a" ? c * x : c * x * x;
   let total = 0;
@@ -114,7 +115,7 @@ function invert(K, c, u1, steps, form) {
   return u;
 }
 
-// the u ≥ 0 at which c·g first equals smallStep
+// the u ≥ 0 at which the step c a s² first equals smallStep
 function headEnd(K, c) {
   let a = smallStep / c;
   for (let i = 0; i < 60; i++) a = smallStep / (c * (1 - a) ** 2);
@@ -162,8 +163,8 @@ class StepCounter {
     return this.path[Math.min(n - this.first, this.taken)];
   }
 
-  // the number of steps until the iterate is at or above u, its error, and what that
-  // leaves possible
+  // the number of steps until the iterate is at or above u, its error, and the least and
+  // the largest number that this error leaves possible
   stepsTo(u) {
     const { K, c, path } = this;
     if (u <= 0) return { steps: 0, error: 0, earliest: 0, latest: 0 };
@@ -288,7 +289,7 @@ class Run {
     return { t, loss: this.lossAt(u), attention: a, deficit: s };
   }
 
-  // lengths of the phases, those of length 0 left out
+  // first and last step of each phase, without phases of length 0
   get phases() {
     const ends = [0, this.attends, this.tails, this.last];
     return ["I", "II", "III"]

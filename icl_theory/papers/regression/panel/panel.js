@@ -9,11 +9,12 @@ const { Run, predicted, trainer } = require("./closed");
 const { figure: drawn } = require("./picture");
 const { MOMENTUM, MOST: MOST_STEPS, NAMES, halfOf, runOf } = require("./rules");
 
-const PEAK = 4 / 27; // of the speed a s² of that gap
+const PEAK = 4 / 27; // the largest a s², at the attention a = 1/3
 const MOST = 24; // features that are drawn
 const RANGE = { minimum: 1e-30, maximum: 1e30 }; // within which nothing overflows
 
-// the function's values in units of LΔ, between −½ and ½; "random 7" is one from a seed
+// the function's values in units of LΔ, between −½ and ½; "random 7" stands for values
+// that are drawn from the seed 7
 function functionValues(text, K) {
   const size = Math.min(K, MOST),
     seed = text.match(/^random (\d+)$/);
@@ -26,8 +27,8 @@ function functionValues(text, K) {
 
 const within = (value) => Math.max(-0.5, Math.min(0.5, value));
 
-// the function that a text stands for, and what is wrong with it; null if it has no
-// values at all
+// the function that a text stands for, and the faults of the text; null if the text has
+// no values at all
 function readFunction(text) {
   const plain = text.trim().toLowerCase().replaceAll("−", "-");
   if (/^random \d{1,9}$/.test(plain)) return { value: plain };
@@ -253,7 +254,7 @@ function sound({ K, query, rule, t }) {
   return problems.length ? { changes, problem: problems.join(" ") } : {};
 }
 
-// steps to ε by L, with the two laws it follows
+// the number of steps to ε against L, with its two power laws
 function transition(values, run) {
   const { K, delta, eta, epsilon } = values;
   const nothing = Math.sqrt((4 * epsilon * K) / (K - 1)) / delta; // at or below it there is nothing to learn
@@ -282,8 +283,8 @@ function rivals(values, end) {
     .filter((rule) => rule !== values.rule)
     .map((rule) => {
       const run = runOf({ ...values, rule });
-      // steps are taken one by one, and beyond a thousand times its count a curve is
-      // off the axes
+      // steps are taken one by one, and beyond a thousand times the steps of its run a
+      // curve is off the axes
       const last = Math.min(end, run.most, 1000 * Math.max(1, run.last));
       const times = [0.5, ...spread(1, last, 150).map(Math.round)];
       return {
@@ -330,7 +331,7 @@ const stepsToHalf = ({ half }) =>
     ? `not within ${count(MOST_STEPS)} steps`
     : `after **${count(half)}** step${half === 1 ? "" : "s"}`;
 
-// what a rule with memory comes to, beside the others
+// the words on a run of momentum or Adam, compared with the other optimisers
 function wordsOfRule({ run, half, rivals: others }, now, { L, epsilon, rule }) {
   const long = ({ reached, steps: taken }) =>
     reached ? `**${count(taken)}**` : `more than ${count(MOST_STEPS)}`;
@@ -350,7 +351,7 @@ function wordsOfRule({ run, half, rivals: others }, now, { L, epsilon, rule }) {
 // what attention learns in each phase, and in how many steps
 function phaseByPhase(run) {
   const parts = run.phases.map(({ name, from, to }) => {
-    // a power law takes some factor of time to show
+    // a power law can be seen only over some factor of time, here 3
     const isTail = name === "III" && to > 3 * from;
     const tail = isTail ? ", the tail, where the loss falls like 1/t" : "";
     const steps = `**${count(to - from)}** step${to - from === 1 ? "" : "s"}`;

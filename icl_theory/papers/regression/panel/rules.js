@@ -50,8 +50,8 @@ function adam(K, eta, pull) {
 
 const STEPS = { "heavy-ball": heavyBall, adam };
 
-// The run of a rule with memory beside that of descent: the same loss and regime, other
-// steps.
+// The run of a rule with memory. Loss and regime are as for gradient descent, and the
+// steps are its own.
 class RuleRun extends Run {
   constructor(values) {
     super(values);
@@ -100,14 +100,14 @@ class RuleRun extends Run {
     return { t, loss: this.lossAt(u), attention: a, deficit: s };
   }
 
-  // phases are defined by what descent does
+  // phases are defined for gradient descent alone
   get phases() {
     return [];
   }
 }
 
-// the first step at which half of the attention is on the query's own feature, or null
-// if the page does not take so many; it does not depend on ε
+// the first step at which half of the attention is on the query's own feature, which
+// does not depend on ε; null if the page does not take so many steps
 function halfOf(run) {
   const half = Math.log(run.K - 1);
   if (!(run instanceof RuleRun)) return run.counter.stepsTo(half).steps;

@@ -1,7 +1,7 @@
 """The paper on in-context regression.
 
-Each `Reading` is a statement of it, with the rows, questions and figures that measure
-the statement.
+Each `Reading` is a statement of the paper, with the rows, questions and figures that
+measure the statement.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def crosscheck(
 ) -> icl.statements.CrossCheck:
     """Compare a run or a risk with sampled prompts (`regression.crosscheck`).
 
-    Only a call loads the code of the comparison, which rows do not need.
+    The code of the comparison is loaded at the first call, because rows do not need it.
     """
     return regression.crosscheck(run_or_risk, **options)
 

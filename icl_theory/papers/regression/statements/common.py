@@ -161,7 +161,7 @@ def iterates(K: float, c: float) -> Iterator[float]:
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
     """Return the first steps at which 1 - Attn is at most each deficit.
 
-    They are found by plain iteration from the gap u = 0, see `iterates`.
+    The steps are found by plain iteration from the gap u = 0, see `iterates`.
     """
     counts = []
     for target_deficit in deficits:

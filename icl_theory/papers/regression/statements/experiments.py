@@ -8,11 +8,11 @@ tokens, with label noise of standard deviation σ. The score of feature m for a 
 is S_mk, and the loss ℒ. The growth of the query's own score is α_k = -∂ℒ/∂S_kk. Another
 score has the growth β_mk = -∂ℒ/∂S_mk. The learning rate is η. The attention on the
 query's own feature is Attn. In the exchangeable class all pairs of features have the
-variogram γ = L²Δ²/2. One number describes the scores there: the gap u between the score
-of the query's own feature and all other scores. A step of descent on u has the step
-constant c = ηγK/(K-1)². Training ends at the loss ε, at the time T_ε. Phase I ends at
-Attn = ½, at the time T_I or T₁. Phase III is the tail of the loss, and Phase II lies
-between them.
+variogram γ = L²Δ²/2. In this class one number describes the scores: the gap u between
+the score of the query's own feature and all other scores. A step of descent on u has
+the step constant c = ηγK/(K-1)². Training ends at the loss ε, at the time T_ε. Phase I
+ends at Attn = ½, at the time T_I or T₁. Phase III is the tail of the loss, and Phase II
+lies between them.
 
 The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
 whether the measurements are as expected, the cases, the measured numbers in words, and
@@ -118,7 +118,7 @@ def _wrong_times(comparison: regression.SampledPhases) -> int:
 def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     """|β_mk| = O(α_k/K) in Phases II and III"""
     steps = 10**5 if quick else 10**9
-    # (K-1) max_m |β_mk|/α_k for each task: its largest value, and the one at the end.
+    # (K-1) max_m |β_mk|/α_k for each task: its largest value, and its value at the end.
     largest_ratios = []
     last_ratios = []
     errors = []
@@ -313,7 +313,7 @@ GENTLE = 2.0
 
 
 class Setting(NamedTuple):
-    """A problem for runs of the rows on attention to other features than the query's.
+    """A problem on which rows follow the attention to features other than the query's.
 
     Attributes
     ----------
@@ -429,7 +429,8 @@ def off_target_scores(quick: bool) -> Claim:
     # score.
     errors = []
     for setting in attention_settings():
-        # The statement is about exact descent at a rate that follows the flow.
+        # The statement is about exact descent at a rate so small that descent follows
+        # the flow.
         is_exact = setting.trainer is None
         if not is_exact or setting.eta > GENTLE:
             continue
@@ -484,7 +485,7 @@ def _turns(setting: Setting, steps: int) -> Turning:
     from icl_theory.regression.sampled.phases import run_states
 
     # Attention is measured on infinitely long prompts, whatever the length of the
-    # prompts in training. It is then a function of the scores alone.
+    # prompts in training. Attention is then a function of the scores alone.
     long_prompts = icl.PopulationRisk(setting.risk.features, setting.risk.task)
     trainer = setting.risk if setting.trainer is None else setting.trainer
     states = run_states(trainer, setting.eta, steps)
@@ -510,7 +511,8 @@ def larger_steps(quick: bool) -> Claim:
     fewest_sharp = min(sharp.steps)
     wrong = flat.differs + sharp.differs
     at_best = "the regimes differ"
-    # "few" in the verdict: up to three steps. The row measures one for each regime.
+    # The verdict says "few" for up to three steps. The row measures one step for each
+    # regime.
     if fewest_flat == fewest_sharp <= 3:
         at_best = "both regimes take the same few steps"
     return Claim.of(
@@ -535,7 +537,8 @@ class StepsByRate(NamedTuple):
     rate : float
         The guaranteed rate.
     steps : list of float
-        Steps to ε at all rates, in their order; infinity if there are too many.
+        Steps to ε at each rate, from the lowest rate to the highest; infinity if there
+        are too many steps.
     differs : bool
         Whether plain iteration takes another number of steps at the guaranteed rate.
     """
@@ -614,7 +617,8 @@ def noisy_tokens(quick: bool) -> Claim:
     # train for half as many steps.
     attends = min(attention) > 1.5 / 4
     learns = largest_loss < 0.6
-    # A normal z exceeds 4.5 in one of 150,000 draws, and there are three of them.
+    # A normal number exceeds 4.5 in size in one of 150,000 draws, and there are three
+    # numbers z.
     is_expected_loss = largest_z <= 4.5
     return Claim.of(
         is_expected_loss and attends and learns,
@@ -673,10 +677,10 @@ def _trained_on_noisy_tokens(
     # has an N-th of it.
     spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
     expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * token_noise**2)
-    # A trainer draws the prompts of a step from the number of the step. So steps from a
-    # million on have prompts that training did not use, and each of the three
-    # measurements takes steps of its own. The last two measurements need fewer prompts,
-    # because they are only compared with loose limits.
+    # A trainer draws the prompts of a step with the number of the step in the seed. So
+    # steps from a million on have prompts that training did not use, and each of the
+    # three measurements takes steps of its own. The last two measurements need fewer
+    # prompts, because they are only compared with loose limits.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, first=10**6)
     params = icl.descend(trainer, eta=2.0, steps=steps).params
     last_losses = losses(trainer, params, count=50, first=2 * 10**6)
@@ -701,8 +705,8 @@ def phases_by_size(quick: bool) -> Claim:
     first_sharp = [result.first_sharp for result in results]
     shown = [result.in_words(sizes) for result in results]
     depends_on_target = len(set(first_sharp)) > 1
-    # The targets fall. This is the first one at which even the smallest L has three
-    # phases; there is one in quick rows, too.
+    # The first of the falling targets at which even the smallest L has three phases.
+    # The targets of quick rows include it.
     all_sharp_at = targets[first_sharp.index(0)]
     return Claim.of(
         is_divided and steps_fall and depends_on_target and wrong == 0,
@@ -742,7 +746,7 @@ class PhasesAtTarget(NamedTuple):
     wrong: int
 
     def in_words(self, sizes: tuple[float, ...]) -> str:
-        """Return, in words, from which L on there are three phases."""
+        """Return the least L with three phases, in words."""
         if self.first_sharp == len(sizes):
             return f"ε = {self.epsilon:g}: two for all L"
         first = sizes[self.first_sharp]
@@ -906,7 +910,7 @@ class TrainedBlock(NamedTuple):
 def _trained_block(law: tasks.Task, steps: int, seed: int) -> TrainedBlock:
     """Train a block by plain gradient descent at the rate 0.1.
 
-    The paper gives no rate. This one is a choice.
+    The paper gives no rate. We chose this rate.
     """
     block_risk = _block(law, seed)
     params = block_risk.initial
@@ -1062,8 +1066,8 @@ def other_functions(quick: bool) -> Claim:
         phases = learnt.phases
         errors.append(learnt.error)
         steps_fall = steps == sorted(steps, reverse=True)
-        # The number of phases must grow with L to 3. It may begin with 1, because a run
-        # may begin in Phase II.
+        # The number of phases must grow with L to 3. The smallest L may have 1 phase,
+        # because a run may begin in Phase II.
         phases_grow = phases == sorted(phases) and phases[0] < 3 and phases[-1] == 3
         is_as_stated.append(steps_fall and phases_grow)
         shown.append(f"{kind}: {listed(steps)} steps, {listed(phases)} phases")

@@ -8,13 +8,13 @@ tokens, of which n_m have feature m, and label noise of standard deviation σ. I
 concentration event every count n_m is within δN of p_m N. The score of feature m for a
 query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m, and
 on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L. The
-growth of the query's own score is α_k = -∂ℒ/∂S_kk, and the growth of another score
+growth of the query's own score is α_k = -∂ℒ/∂S_kk. The growth of another score is
 β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the second moments of the differences f_m - f_k.
-The least value of its quadratic form is c_k, over all shares of the other features with
+Its quadratic form has the least value c_k over all shares of the other features with
 the sum 1. So 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable class all pairs
 of features have the variogram γ = L²Δ²/2, and one number describes the scores: the gap
 u between the score of the query's own feature and all other scores. A step of descent
-at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at
+at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, where
 Attn = ½. Training ends at the step T, at the loss ε.
 
 ``theorems.direct`` computes losses, slopes and attention by sums over all prompts and
@@ -23,9 +23,9 @@ functions, without any formula of the risks.
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
 measurements are as expected, the cases, the measured numbers in words, and the verdict.
-One that is decorated with ``identity`` yields errors, or pairs of values, whose error
-is their relative difference, and returns the cases. The measure ``off`` is the largest
-relative difference of two arrays, and ``apart`` the largest absolute one.
+A function that is decorated with ``identity`` returns the cases, and yields errors or
+pairs of values; the error of a pair is its relative difference. The measure ``off`` is
+the largest relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from icl_theory.statements.statement import OURS, BoundCheck, Statement, Status
 
 # The drift of a ratio in a parameter is shown if the ratio changes by at least this
 # factor when the parameter grows tenfold. The value only decides what is shown, not a
-# verdict: a smaller one lists more parameters that hardly matter.
+# verdict: a smaller value lists more parameters that hardly matter.
 LEAST_DRIFT = 1.15
 
 # Families of tasks, each of which takes L.
@@ -173,8 +173,7 @@ def lemma_1_envelope(quick: bool) -> Claim:
     # The upper bound divided by the lower one.
     widths = []
     # Errors of the two bounds at the attention that attains them, for cases with N = ∞.
-    # The 0 adds nothing to their maximum.
-    errors = [0.0]
+    errors: list[float] = []
     for seed, risk in random_cases(count, range(3, 8), (math.inf, 5.0, 60.0)):
         # c_k and the largest second moment of the error f_m - f_k, for each query.
         low = risk.task.nondegeneracy(risk.features)
@@ -280,8 +279,8 @@ def _counterexample(quick: bool) -> Claim:
     constant = float(law.nondegeneracy(features).max())  # c_k, zero for all queries
     attention = float(np.diagonal(sums.attention).max())
 
-    # The condition of the paper: the value of a function at each feature differs by LΔ
-    # from its value at some other feature.
+    # The condition of the paper: the value of a function at each feature differs by at
+    # least LΔ from its value at some other feature.
     values = theorems.functions_of(law, features)
     differences_of_f = np.abs(values[:, :, None] - values[:, None])
     largest_differences = differences_of_f.max(axis=2)
@@ -305,9 +304,9 @@ def lemma_1_degenerate(quick: bool) -> Claim:
     """Return the counterexample to the lower bound of Lemma 1.
 
     Lemma 1 claims an order of magnitude, ``Status.ORDER``. A row with this status may
-    fail without failing the audit: the counterexample is a finding. If it does not
-    reproduce, the package has a bug. The status is then ``Status.EXACT``, with which a
-    row that fails makes the audit fail.
+    fail without failing the audit: the counterexample is a finding. If the
+    counterexample does not reproduce, the package has a bug. The status is then
+    ``Status.EXACT``, with which a row that fails makes the audit fail.
     """
     claim = _counterexample(quick)
     if claim.outcome is Outcome.COUNTEREXAMPLE:
@@ -441,20 +440,23 @@ def proposition_1(quick: bool) -> Claim:
     """
     cases = [_attained(seed) for seed in range(4 if quick else 12)]
     holds = all(case.holds for case in cases)
-    largest_attention = max(case.attention for case in cases)
-    predictions = [case.prediction for case in cases]
+    largest_attention_ratio = max(case.attention_ratio for case in cases)
+    prediction_ratios = [case.prediction_ratio for case in cases]
     largest_search_error = max(case.search_error for case in cases)
     # Exchangeable tasks attain the first bound, and the worst function of each run the
     # second one. Only rounding separates the numbers that are compared, so that 1e-6
     # and 1e-7 are generous.
-    attained = largest_attention > 1.0 - 1e-6 and min(predictions) > 1.0 - 1e-6
+    attained = (
+        largest_attention_ratio > 1.0 - 1e-6 and min(prediction_ratios) > 1.0 - 1e-6
+    )
     return Claim.of(
         holds and attained and largest_search_error < 1e-7,
         f"{2 * len(cases)} checks: random features, four families; f = L|x - v_k| and"
         " 100 drawn L-Lipschitz f a run",
-        f"measured/bound at most {largest_attention:.6f} and"
-        f" {np.max(predictions):.6f}; the second at least {min(predictions):.6f}; the"
-        " worst function by linear programming: off the bound by"
+        f"measured/bound at most {largest_attention_ratio:.6f} and"
+        f" {np.max(prediction_ratios):.6f}; the second at least"
+        f" {min(prediction_ratios):.6f}; the worst function by linear programming: off"
+        " the bound by"
         f" {decade(largest_search_error)}",
     )
 
@@ -466,9 +468,9 @@ class Attained(NamedTuple):
     ----------
     holds : bool
         Whether both bounds hold.
-    attention : float
+    attention_ratio : float
         The missed attention 1 - Attn, divided by its bound.
-    prediction : float
+    prediction_ratio : float
         The largest error of a prediction, divided by its bound.
     search_error : float
         Relative difference between the second bound and the worst error that a linear
@@ -476,8 +478,8 @@ class Attained(NamedTuple):
     """
 
     holds: bool
-    attention: float
-    prediction: float
+    attention_ratio: float
+    prediction_ratio: float
     search_error: float
 
 
@@ -508,8 +510,8 @@ def _attained(seed: int) -> Attained:
     prediction = bounds.PREDICTION.check(run)
     return Attained(
         holds=bool(attention.holds and prediction.holds),
-        attention=_over_its_bound(attention),
-        prediction=_over_its_bound(prediction),
+        attention_ratio=_over_its_bound(attention),
+        prediction_ratio=_over_its_bound(prediction),
         search_error=_worst_by_search(run),
     )
 
@@ -524,9 +526,9 @@ def _over_its_bound(check: BoundCheck) -> float:
 def _worst_by_search(run: icl.Trajectory) -> float:
     """Compare L Σ a_m d_m with the worst error that a linear programme finds.
 
-    The result is the largest relative difference over all queries. It also covers two
-    faults of the programme: the worst error that it states may not be the error of the
-    function that it returns, and this function may be steeper than L.
+    The result is the largest relative difference over all queries. The result also
+    covers two faults of the programme: the worst error that it states may not be the
+    error of the function that it returns, and this function may be steeper than L.
     """
     if not isinstance(run.risk, icl.PopulationRisk):
         # `simulate` reduces exchangeable tasks to one number, and this run has no
@@ -641,14 +643,14 @@ def concentration(quick: bool) -> Claim:
         prompt_lengths, (2, 5, 20), (0.02, 0.05, 0.15)
     ):
         failure_bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
-        exact = theorems.concentration_probability(N, K, delta)
+        event = theorems.concentration_probability(N, K, delta)
         # A bound of 1 or more says nothing. If the bound is tiny, the failure
         # probability is smaller still, and the difference 1 - P has too few correct
         # digits. The limit 1e-6 is a cautious choice.
         if 1e-6 < failure_bound < 1.0:
-            # The largest value that the error of P allows. The exact one may be smaller
-            # by at most twice this error.
-            largest_failure = 1.0 - exact.value + exact.error
+            # The largest failure probability that the error of P allows. The true
+            # failure probability may be smaller by at most twice this error.
+            largest_failure = 1.0 - event.value + event.error
             factors.append(failure_bound / largest_failure)
     # The probability is also compared with a sum over all prompts.
     errors = []
@@ -658,10 +660,10 @@ def concentration(quick: bool) -> Claim:
         deviations = np.abs(all_prompts.counts - N / K)
         # A count exactly on the edge is inside, in spite of rounding.
         is_inside = (deviations <= delta * N * (1.0 + 1e-12)).all(axis=1)
-        exact = theorems.concentration_probability(N, K, delta)
-        errors.append(apart(exact.value, all_prompts.probability @ is_inside))
+        event = theorems.concentration_probability(N, K, delta)
+        errors.append(apart(event.value, all_prompts.probability @ is_inside))
     least_factor = min(factors)
-    # Two sums of at most 30 tokens agree up to rounding.
+    # For at most 30 tokens the two computations agree up to rounding.
     sums_agree = max(errors) <= 1e-12
     return Claim.of(
         least_factor >= 1.0 and sums_agree,
@@ -691,7 +693,8 @@ def conditional_loss(quick: bool) -> Claim:
     end = _conditional(risk, run.states[-1], delta)
     error = off([start.on_all, end.on_all], run.loss[[0, -1]])
     # On the event the loss is far below the floor on all prompts: by a factor of 1e-6
-    # after 10⁷ steps. It falls like 1/t, so that quick rows have a larger factor.
+    # after 10⁷ steps. On the event it falls like 1/t, so that quick rows, which take
+    # fewer steps, have a larger factor.
     vanishes = end.on_event < 1e-2 * floor
     floor_remains = end.on_all > 0.99 * floor
     return Claim.of(
@@ -969,7 +972,8 @@ def _upper_verdict(
     if is_bounded:
         # An upper bound is loose for the run with the least ratio.
         looseness = orderwise.fitted_constants()[statement.name].highest / survey.low
-        # Less than this is not worth saying: a factor BOUNDED is allowed anyway.
+        # A smaller looseness is not worth saying, because a factor `BOUNDED` is allowed
+        # anyway.
         if looseness > 2.0 * orderwise.BOUNDED:
             return f"holds, loose by up to {looseness:.2g}"
         return "holds"
@@ -1092,13 +1096,14 @@ def after_phase_one_explicit(quick: bool) -> Claim:
 def theorem_1_explicit(quick: bool) -> Claim:
     """Check the bound of Theorem 1 on T - T₁ at ε = L²Δ²δ²/4 = γδ²/2.
 
-    Theorem 1 is about targets from this ε on, with the δ of the concentration event; it
-    calls the end T_f. At this ε it is Theorem 2, whose (7/16)(K-1)/(ηε) is then
-    (7/4)(K-1)/(ηL²Δ²δ²). So the ratios are those of `after_phase_one_explicit`.
+    Theorem 1 is about targets of this size or larger, where δ is the δ of the
+    concentration event, and calls the last step T_f. At this ε its bound is the bound
+    of Theorem 2: (7/16)(K-1)/(ηε) is then (7/4)(K-1)/(ηL²Δ²δ²). So the ratios are the
+    same as in `after_phase_one_explicit`.
     """
-    # The loss at the deficit 1 - Attn is ½γK/(K-1) (1 - Attn)². It is γδ²/2 at the
-    # deficit δ √((K-1)/K), so that each deficit stands for a δ. At the deficit 0.245
-    # the bound of Theorem 2 is nearly attained.
+    # The loss at the deficit 1 - Attn is ½γK/(K-1) (1 - Attn)². This loss is γδ²/2 at
+    # the deficit δ √((K-1)/K), so that each deficit stands for a δ. At the deficit
+    # 0.245 the bound of Theorem 2 is nearly attained.
     deficits = (0.245,)
     ratios = _over_bound((3, 20, 100), (0.01, 1.0, 100.0), deficits)
     largest = float(np.max(ratios))
@@ -1119,7 +1124,7 @@ def _over_bound(
     """
     cases = [*itertools.product(features, constants, deficits)]  # K, c and the deficit
     # `after_phase_one` bounds T - T₁ by (7/16)(K-1)/(ηε) + 1. The 1 is the last step,
-    # which may go far beyond ε. It is subtracted from both sides, so that the ratio
+    # which may go far beyond ε. This 1 is subtracted from both sides, so that the ratio
     # says how tight the first term is, however few steps there are.
     steps_beyond_one = []
     for K, c, deficit in cases:

@@ -34,6 +34,8 @@ SMALL_K = 6
 # Adam's default ε, and the learning rate of the runs with several ε.
 DEFAULT_STABILISER = engine.Adam().stabiliser
 ETA_OF_STABILISERS = 0.1
+# The effective learning rate η/(1 - β) of the runs with weight decay and momentum β.
+DECAYED_RATE = 4.0
 # An answer says that measured numbers agree with expected ones if they differ by less
 # than this share. The value is a choice, for words and not for verdicts; the largest
 # difference here is 7 %.
@@ -41,7 +43,9 @@ ROUGHLY = 0.15
 
 
 class Ends(NamedTuple):
-    """Numbers of steps at which the phases of a run end; a prediction has fractions.
+    """Numbers of steps at which the phases of a run end.
+
+    Measured numbers are integers; predicted ones have fractions.
 
     Attributes
     ----------
@@ -286,14 +290,14 @@ def _decline(run: icl.Trajectory, high: float, low: float) -> float:
     return math.log(run.at(first).loss / run.at(last).loss) / (last - first)
 
 
-def _end_of_exponential(run: icl.Trajectory, expected: float) -> float:
+def _end_of_exponential(run: icl.Trajectory, expected_rate: float) -> float:
     """Return the loss after which ln loss falls at less than half the expected rate.
 
     Rates are taken between neighbouring saved steps. The result is the loss at the end
-    of the last such interval with half of the expected rate or more.
+    of the last interval in which the rate is half of the expected one or more.
     """
     rates = -np.diff(np.log(run.loss)) / np.diff(run.t)
-    fast_intervals = np.flatnonzero(rates >= 0.5 * expected)
+    fast_intervals = np.flatnonzero(rates >= 0.5 * expected_rate)
     end_of_last = fast_intervals[-1] + 1
     return float(run.loss[end_of_last])
 
@@ -315,12 +319,13 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
     differences = []
     series = []
     for decay in decays:
-        # Both rules move at the rate η/(1 - β) = 4, with β = 0 for gradient descent.
+        # Momentum β acts like the learning rate η/(1 - β). This effective rate is the
+        # same for both rules: gradient descent has β = 0, and the heavy ball β = ½.
         run = _decayed(
-            risk, 4.0, engine.Decayed(engine.GradientDescent(), decay), decay
+            risk, DECAYED_RATE, engine.Decayed(engine.GradientDescent(), decay), decay
         )
         heavy_run = _decayed(
-            risk, 2.0, engine.HeavyBall(0.5, weight_decay=decay), decay
+            risk, 0.5 * DECAYED_RATE, engine.HeavyBall(0.5, weight_decay=decay), decay
         )
         resting_loss = float(run.loss[-1])
         resting_losses.append(resting_loss)
@@ -328,8 +333,8 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
         differences.append(abs(float(heavy_run.loss[-1]) / resting_loss - 1.0))
         series.append(along(f"λ = {decay:.0e}", run, run.loss))
     ratios = np.divide(resting_losses, predicted)
-    # The difference comes from skipped steps. If it is small, only a bound is shown, as
-    # its digits would differ between machines.
+    # The difference comes from skipped steps. If the difference is small, only a bound
+    # is shown, as its digits would differ between machines.
     largest = max(differences)
     agreement = "1e-6" if largest < 1e-6 else f"{largest:.0e}"
     exponent = power(decays, resting_losses)
@@ -346,10 +351,11 @@ def _decayed(
 ) -> icl.Trajectory:
     """Return a run that is long enough to come to rest.
 
-    ``decay`` is the weight decay λ of the rule.
+    ``decay`` is the weight decay λ of the rule, and ``eta`` its learning rate. With
+    momentum β the effective rate ``eta``/(1 - β) must be `DECAYED_RATE`.
     """
-    # Both rules of the caller move at the rate 4, which takes the place of η here. The
-    # distance from rest falls at least like e^(-ηλt), which is e^-40 in the end.
+    # After t steps at the effective rate r = 4, the distance from rest has fallen at
+    # least like e^(-rλt). With t = 10/λ this is e^-40.
     steps = math.ceil(10.0 / decay)
     return icl.descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 

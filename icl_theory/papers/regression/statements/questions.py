@@ -55,7 +55,8 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
         times = _times_by_size(K, epsilon, eta, count)
         # d ln T/d ln L, by differences
         exponent = np.gradient(np.log(times.steps), np.log(times.lipschitz))
-        # "to 5 %" in the answer: the exponent is within 5 % of the way from -2 to 0.
+        # The answer says "to 5 %": the exponent comes within 0.1 of -2, or of 0. The
+        # distance between -2 and 0 is 2.
         if exponent.min() < -1.9:
             reach_square.append(f"K = {K}")
         if abs(exponent[-1]) < 0.1:
@@ -167,7 +168,7 @@ def _first_with(exponent: Array, value: float, lipschitz: Array) -> float | None
     """Return the smallest L whose exponent is at least ``value``.
 
     The exponents rise from their lowest one. The result is None if all exponents are
-    below the value, or if even the lowest one is not below it.
+    below the value, or if even the lowest exponent is not below the value.
     """
     reached = np.flatnonzero(exponent >= value)
     if reached.size == 0:
@@ -233,7 +234,7 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
     ]
 
 
-# The learning rate of all runs of this question: small, so that a run is near the flow.
+# The learning rate of all runs of `tightness`: small, so that a run is near the flow.
 ETA_OF_TIGHTNESS = 0.01
 
 
@@ -441,8 +442,8 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     tail = (K - 1) / (4 * epsilon)  # η = 1
     is_beyond = lipschitz > regression.crossover(epsilon, delta=1.0, K=K)
     first_beyond = int(np.argmax(is_beyond))  # the index of the first L beyond L*
-    # From some L on the first steps are so long that they reach far into the tail. They
-    # count as an overshoot if they save half of the tail's steps or more.
+    # From some L on the first steps are so long that they reach far into the tail. The
+    # first steps count as an overshoot if they save half of the tail's steps or more.
     overshoots = is_beyond & (fixed < 0.5 * tail)
     overshoot_words = "nowhere on this grid"
     first_overshoot = len(lipschitz)
@@ -499,7 +500,7 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     """What if the label noise does not vanish?"""
     steps = 3000 if quick else 30_000
     series = []
-    gaps = []
+    final_gaps = []
     for noise in (0.1, 0.3, 1.0):
         risk = icl.ExchangeableRisk(10, gamma=2.0, N=60, noise=noise)
         run = icl.descend(risk, eta=2.0, steps=steps)
@@ -507,7 +508,7 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
         excess = run.loss[1:] - risk.floor()
         # Smaller differences of losses near 1 are rounding.
         series.append(above(1e-13, f"σ = {noise:g}", run.t[1:], excess))
-        gaps.append(f"u = {float(run.params):.3g} (σ = {noise:g})")
+        final_gaps.append(f"u = {float(run.params):.3g} (σ = {noise:g})")
     # With the largest noise the excess decays fastest. If the decay is exponential, the
     # excess halves as fast over the last ten points of the curve as over the ten points
     # before.
@@ -526,9 +527,10 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     return (
         f"For N = inf the loss moves by {apart(noisy.loss, quiet.loss):.0e}: noise"
         " averages out. For finite prompts descent ends at a finite gap, here"
-        f" {', '.join(gaps)} for K = 10, N = 60, exchangeable tasks. For σ = 1 the"
-        f" excess loss halves every {late:.3g} steps at the end and every {early:.3g}"
-        f" before: {'exponentially' if is_exponential else 'not at a steady rate'}."
+        f" {', '.join(final_gaps)} for K = 10, N = 60, exchangeable tasks. For σ = 1"
+        f" the excess loss halves every {late:.3g} steps at the end and every"
+        f" {early:.3g} before:"
+        f" {'exponentially' if is_exponential else 'not at a steady rate'}."
     ), series
 
 
@@ -566,9 +568,10 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
-    # amount. If the number of steps is linear in ln(1/start), both smaller starts add
-    # the same delay. The answer allows the two delays to differ by a quarter. A run
-    # that does not reach ε counts as 0 steps, and the delays then differ by far more.
+    # amount each time. If the number of steps is linear in ln(1/start), both smaller
+    # starts add the same delay. The answer allows the two delays to differ by a
+    # quarter. A run that does not reach ε counts as 0 steps, and the delays then differ
+    # by far more.
     factor_steps = [runs[name].steps or 0 for name in factor_names]
     first_delay, second_delay = np.diff(factor_steps).tolist()
     is_logarithmic = 0.8 < second_delay / max(first_delay, 1) < 1.25
@@ -587,16 +590,16 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     repeats = 4 if quick else 30
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
     # The mean excess of the population loss for each M.
-    gaps = []
+    mean_excesses = []
     shown = []
     for M in sizes.tolist():
         excess = _excess_after_sets(M, repeats, steps)
         error = excess.std(ddof=1) / math.sqrt(repeats)
-        gaps.append(excess.mean())
+        mean_excesses.append(excess.mean())
         shown.append(f"{excess.mean():.1e} ± {error:.0e} (M = {M})")
     # A mean may be negative by chance, and then has no logarithm. The number in its
     # place is so small that an absurd exponent would show that this has happened.
-    exponent = power(sizes, np.maximum(gaps, 1e-99))
+    exponent = power(sizes, np.maximum(mean_excesses, 1e-99))
     number = sizes.astype(float)
     # A logarithmic axis has no place for a mean of 0 or less, hence the least ordinate.
     return (
@@ -604,8 +607,13 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
         f" population training by {', '.join(shown)}, fitted by M^{exponent:.1f};"
         f" K = 4, N = 20, mean and standard error of {repeats} sets."
     ), [
-        Series("excess population loss", number, np.maximum(gaps, 1e-12), points=True),
-        Series("∝ 1/M", number, gaps[0] * sizes[0] / sizes),
+        Series(
+            "excess population loss",
+            number,
+            np.maximum(mean_excesses, 1e-12),
+            points=True,
+        ),
+        Series("∝ 1/M", number, mean_excesses[0] * sizes[0] / sizes),
     ]
 
 
@@ -638,8 +646,8 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)
     sets = 2 if quick else 6
     steps = 200 if quick else 300
-    # The target is out of reach, so that all runs take all steps. They are then saved
-    # at the same steps, and their losses can be averaged.
+    # The target is out of reach, so that all runs take all steps. All runs are then
+    # saved at the same steps, so that their losses can be averaged.
     base = icl.Regression(
         L=2.0, delta=1.0, eta=4.0, K=4, N=8, epsilon=1e-300, max_steps=steps
     )
@@ -727,7 +735,7 @@ def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> 
 def _first_step(t: NDArray[np.int64], is_true: NDArray[np.bool_]) -> int:
     """Return the first of the steps t at which a condition is true.
 
-    If it never is, the result is the step after the last one.
+    If the condition is never true, the result is the step after the last one.
     """
     steps = t[is_true]
     return int(steps[0]) if steps.size else int(t[-1]) + 1

@@ -1,12 +1,12 @@
 """Theorems evaluated on a run: identities, inequalities, and orders of magnitude.
 
 Every function that `stated` decorates measures both sides of a statement on one run, or
-on one set of scores, and raises `UnstatedError` with the reason if the statement says
-nothing about it. ``require`` raises this error if its condition is false. A function
-returns ``BoundCheck.of``: the measured number, its bound or bounds, whether the
-statement holds, the slack that is shown, and a note. `check_bounds` evaluates all
-statements on one run. If the run was trained on sampled prompts, it also compares
-sampled losses and gradients with Lemmas 1 and 2.
+on one set of scores. If the statement says nothing about this run or these scores, the
+function raises `UnstatedError` with the reason. ``require`` raises this error if its
+condition is false. A function returns ``BoundCheck.of``: the measured number, its bound
+or bounds, whether the statement holds, the slack that is shown, and a note.
+`check_bounds` evaluates all statements on one run. If the run was trained on sampled
+prompts, it also compares sampled losses and gradients with Lemmas 1 and 2.
 
 Letters: K features v_m have the probabilities p_m, and functions f are L-Lipschitz,
 with f_m = f(v_m). Label noise has the standard deviation σ. The score of feature m for
@@ -68,17 +68,18 @@ MOST_FEATURES_OF_ENVELOPE = 30
 # How many Lipschitz functions are drawn to check the bound on predictions. The worst
 # function is checked in addition, so that any number would do.
 DRAWN_FUNCTIONS = 100
-# Two computations of a loss by different sums must agree up to this relative error. It
-# is generous: the audit finds errors far below it at scores of moderate size.
+# Two computations of a loss by different sums must agree up to this relative error.
+# This bound is generous: the audit finds errors far below it at scores of moderate
+# size.
 SAME_LOSS = 1e-7
-# A slope by a difference quotient may be off by the first share, and by the rounding of
-# the losses. This rounding must not be more than the second share of the slope, or the
-# statement is not checked.
+# A slope by a difference quotient may be off by the share `SLOPE_ERROR` of the slope,
+# and by the rounding of the losses. If this rounding is more than the share
+# `LARGEST_SLOPE_ROUNDING` of the slope, the statement is not checked.
 SLOPE_ERROR = 1e-6
 LARGEST_SLOPE_ROUNDING = 1e-3
-# The growth of 1/ℓ_k in a step is used if the loss falls by at least the first share,
-# so that rounding leaves seven digits of the growth. A growth or a number of steps that
-# is computed from losses may be off by the second share.
+# The growth of 1/ℓ_k in a step is used if the loss falls by at least the share
+# `SMALLEST_FALL`, so that rounding leaves seven digits of the growth. A growth or a
+# number of steps that is computed from losses may be off by the share `GROWTH_ERROR`.
 SMALLEST_FALL = 1e-8
 GROWTH_ERROR = 1e-6
 # Relative slack for rounding in comparisons of sums; generous.
@@ -89,8 +90,8 @@ CLOSED_FORM_ROUNDING = 1e-12
 # scores, the first one of a run. Both are generous.
 LOSS_ROUNDING = 1e-14
 FIRST_LOSS_ROUNDING = 1e-13
-# Losses below the first number, and sides of a statement below the second, are near the
-# end of the range of float64: products with other small numbers would lose digits.
+# Losses below `SMALLEST_LOSS`, and sides of a statement below `SMALLEST_SIDE`, are near
+# the end of the range of float64: products with other small numbers would lose digits.
 SMALLEST_LOSS = 1e-280
 SMALLEST_SIDE = 1e-290
 # Divisors that may be 0 are replaced by this, so that the quotient is huge or 0 but no
@@ -145,8 +146,9 @@ def check_bounds(run: icl.Trajectory) -> BoundChecks:
             else:
                 checks.append(statement.check(risk, scores))
         checks += [statement.check(run) for statement in on_runs]
+    assert run.risk is not None  # `class_scores` has refused runs without a risk
+    population = population_of(run.risk)
     # The population is None if the run was not trained on sampled prompts.
-    population = None if run.risk is None else population_of(run.risk)
     if population is not None:
         checks += within_noise(run, population)
     return BoundChecks(checks)
@@ -217,8 +219,8 @@ def LEMMA_2(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     first_loss = risk.loss(np.zeros_like(scores))
     require(norm > FIRST_LOSS_ROUNDING * first_loss, "the gradient is zero to rounding")
     slope = theorems.differences(risk.loss, scores, growth / norm)
-    # A difference quotient has the rounding of the losses, divided by the step. Here
-    # the error is relative to the slope.
+    # A difference quotient has the rounding of the losses, divided by the step. The
+    # rounding is also divided by the slope ``norm``, to which errors are relative.
     rounding = LOSS_ROUNDING * risk.loss(scores) / (theorems.STEP * norm)
     require(
         rounding < LARGEST_SLOPE_ROUNDING, "the slope is lost in the loss's rounding"
@@ -280,8 +282,8 @@ def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     missed = missed_squared(risk, scores)
     require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    # The term with `high` is for a `low` near 0, which is a difference of numbers as
-    # large as `high`, and has their rounding; 1e-13 of them is generous.
+    # The term with `high` allows for the rounding of a `low` near 0, which is computed
+    # as a difference of numbers as large as `high`. A share of 1e-13 is generous.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
     is_below_high = ratio <= high * (1 + ROUNDING)
     holds = bool((is_above_low & is_below_high).all())
@@ -290,7 +292,8 @@ def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     factor_above_low = ratio / np.maximum(low, TINY)
     factor_below_high = high / np.maximum(ratio, TINY)
     k = int(np.argmin(np.minimum(factor_above_low, factor_below_high)))
-    # The slack of a two-sided check is the width of its interval over the number.
+    # The slack of a two-sided check is the width of its interval, divided by the
+    # measured number.
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
     note = ""
     if low.min() <= 0:
@@ -328,7 +331,7 @@ def PREDICTION(run: icl.Trajectory) -> BoundCheck:
     require(theorems.enumerable(risk.N, risk.features.K), TOO_MANY)
     L = float(run.info["L"])
     # The risk behind an exchangeable run has equidistant features whose gap may not be
-    # the Δ of the run. Multiply their distances so that it is.
+    # the Δ of the run. Rescale the distances so that the gap is Δ.
     distances = risk.features.distances * (run.info["delta"] / risk.features.gap)
     bounds = L * np.sum(risk.attention(scores) * distances, axis=0)
     # The query with the largest bound stands for all.
@@ -341,9 +344,9 @@ def PREDICTION(run: icl.Trajectory) -> BoundCheck:
     of_query = theorems.prompts(risk.features.probs, risk.N, scores[:, k])
     mean_attention = of_query.probability @ of_query.attention
 
-    # The worst function is L times the distance from the query. It is L-Lipschitz by
-    # the triangle inequality, and attains the bound. The bound holds for all functions,
-    # so that any seed will do for the drawn ones.
+    # The worst function is L times the distance from the query. This function is
+    # L-Lipschitz by the triangle inequality, and attains the bound. The bound holds for
+    # all functions, so that any seed will do for the drawn ones.
     worst_function = L * distances[k]
     rng = np.random.default_rng(0)
     drawn = theorems.lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
@@ -454,8 +457,8 @@ def _after_phase_one(run: icl.Trajectory, epsilon: float) -> BoundCheck:
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: icl.Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    # This result is not used. If a hypothesis of Theorem 2 fails, the call raises an
-    # error with this reason, before the error below asks for δ.
+    # The result of this call is not used. If a hypothesis of Theorem 2 fails, the call
+    # raises an error with this reason, before the error below asks for δ.
     _after_phase_one(run, run.epsilon)
     imbalance = run.info.get("imbalance")
     if imbalance is None:
@@ -489,8 +492,8 @@ def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
     # The certified growth of each query, (K,), is (1 - ηλ_k/2) 4ηp_k K/(K-1), where λ_k
-    # bounds the curvature of the query's loss. It is not positive if η is too large for
-    # the statement.
+    # bounds the curvature of the query's loss. This growth is not positive if η is too
+    # large for the statement.
     rate = regression.step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
@@ -596,12 +599,13 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
     lowest = regression.tails.resting_loss(run.risk, run.floor)
     own_time = _tail_time(run, limit, begin, lowest)
     # The law has a relative error of the order of the missed attention. For finite
-    # prompts the error is of the order of the attention on the level below.
-    missed = 1.0 - float(np.min(run.attention[-1]))
+    # prompts the error is of the order of the attention on the next lower level,
+    # relative to the attention on the level above.
+    size_of_error = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, icl.PopulationRisk) and math.isfinite(run.risk.N):
-        missed = _largest_neighbour_weight(run.risk, run.params)
+        size_of_error = _largest_neighbour_weight(run.risk, run.params)
         require(
-            missed <= LARGEST_NEIGHBOUR_WEIGHT,
+            size_of_error <= LARGEST_NEIGHBOUR_WEIGHT,
             "the features have not come far enough apart",
         )
     has_lasted = end >= SHORTEST_TAIL * max(begin, own_time, 1.0)
@@ -614,9 +618,8 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
         "the excess over the floor is lost in rounding",
     )
     # Both terms are generous. The first, 5 %, is for a tail of only two decades. The
-    # second, 8 times the missed attention, is for the error of the law, which is of the
-    # order of this attention.
-    tolerance = 0.05 + 8.0 * missed
+    # second is for the error of the law, whose order of magnitude is ``size_of_error``.
+    tolerance = 0.05 + 8.0 * size_of_error
     return TailRatio(float(run.t[-1]) * excess / limit, tolerance)
 
 
@@ -639,8 +642,8 @@ def _tail_time(run: icl.Trajectory, limit: float, begin: int, lowest: float) -> 
     """Return the time after which the tail that begins at a step follows its law.
 
     In the tail 1/excess = t/limit + constant, so that t must outgrow limit/excess at
-    the beginning of the tail. This is long if large first steps have made the excess
-    small. ``lowest`` is the resting loss.
+    the beginning of the tail. The time is long if large first steps have made the
+    excess small. ``lowest`` is the resting loss.
     """
     start = run.at(begin)
     if isinstance(run.risk, icl.PopulationRisk) and math.isinf(run.risk.N):
@@ -721,15 +724,15 @@ def within_noise(run: icl.Trajectory, population: icl.Risk) -> list[BoundCheck]:
 
     The parameters of step t are known before its prompts are drawn. So the differences
     :math:`\hat\ell_t/\ell(\theta_t) - 1` and :math:`\langle \hat g_t,
-    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1`, of the sampled loss and gradient from
-    those of the population, have the mean 0 at each step, whatever the learning rate.
-    Their means over the saved steps are therefore 0 within their standard errors.
+    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1`, of the sampled loss and gradient from the
+    population's, have the mean 0 at each step, whatever the learning rate. Their means
+    over the saved steps are therefore 0 within their standard errors.
     """
     # Loaded here, because most runs are not sampled.
     from icl_theory.engine.comparison import limit_of, mean_check
 
     trainer = run.risk
-    assert trainer is not None  # the caller has found its population
+    assert trainer is not None  # its prompts are drawn from ``population``
     # A trainer with a data set draws its prompts from this fixed set.
     if getattr(engine.pullback.core_risk(trainer), "dataset", None) is not None:
         return _unstated_samples(

@@ -34,8 +34,8 @@ MOST = 10**7
 # the Fourier transform replaces it.
 DIRECT_WORK = 2e8
 # Probabilities below this share of the largest one are dropped from a law of counts.
-# They are far below the rounding of any result, and without them the laws of counts in
-# long prompts are short arrays.
+# Such probabilities are far below the rounding of any result, and without them the laws
+# of counts in long prompts are short arrays.
 NEGLIGIBLE = 1e-100
 EPSILON = sys.float_info.epsilon  # the rounding unit of float64
 
@@ -105,8 +105,8 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     Returns
     -------
     float
-        δ, at most 1. It is 0 if the prompts whose counts are exactly the expected ones
-        are likely enough; any δ > 0 will do then.
+        δ, at most 1. The result is 0 if the prompts whose counts are exactly the
+        expected ones are likely enough; any δ > 0 will do then.
 
     Examples
     --------
@@ -202,8 +202,8 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     from scipy.special import gammaln  # slow to load
 
     N, p = prompt
-    # The law of the sum of all counts. It begins as the sum of no counts, which is 0,
-    # and features with equal probabilities are added together.
+    # The law of the sum of all counts. At first it is the law of the sum of no counts,
+    # which is 0, and features with equal probabilities are added together.
     total = CountLaw(np.ones(1), offset=0)
     distinct, features_with = np.unique(p, return_counts=True)
     for probability, copies in zip(distinct, features_with, strict=True):
@@ -261,7 +261,7 @@ def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> Count
 
     ``total`` is the law of the sum so far, and ``law`` the law of each of the
     ``copies`` counts. The laws of sums of 1, 2, 4, 8, … counts are formed by doubling,
-    and those that make up the binary form of ``copies`` are added. Only sums up to
+    and the laws that make up the binary form of ``copies`` are added. Only sums up to
     ``most`` are needed.
     """
     doubled = law  # at bit i it is the law of the sum of 2^i counts

@@ -100,8 +100,8 @@ def enumerable(N: float, K: int, most: int = 2000) -> bool:
 def prompts(p: Array, N: float, scores: Array) -> Prompts:
     """Return all prompts of N tokens, and the attention of one query in each.
 
-    ``p`` are the probabilities of the features, and ``scores`` those of the query, both
-    (K,).
+    ``p`` has the probabilities of the features, and ``scores`` the scores of the query,
+    both (K,).
     """
     if math.isinf(N):
         # A single prompt, whose tokens have the features in the proportions p.
@@ -181,7 +181,7 @@ def _smallest_distance(points: Array) -> float:
 def _linear_functions(L: float, features: icl.Features) -> Array:
     """Return the functions L/√d wᵀx for the unit vectors w along the axes, (d, K).
 
-    They have the second moments of the functions wᵀx with w ~ N(0, L²I/d).
+    These functions have the second moments of the functions wᵀx with w ~ N(0, L²I/d).
     """
     return np.asarray(L / math.sqrt(features.d) * features.vectors.T)
 
@@ -189,8 +189,9 @@ def _linear_functions(L: float, features: icl.Features) -> Array:
 def direct(risk: icl.PopulationRisk, scores: Array) -> Direct:
     """Return losses, slopes and attention, summed over all prompts and functions.
 
-    The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. Slopes are its
-    derivatives with respect to the attention a, taken through the softmax.
+    The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. Slopes are the
+    derivatives of this loss with respect to the scores, by the chain rule through the
+    attention a.
     """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)

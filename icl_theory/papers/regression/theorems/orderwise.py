@@ -83,8 +83,8 @@ class Law(NamedTuple):
     step : tuple of float
         Least and largest step constant c = η γ K/(K-1)².
     product : tuple of float
-        Least and largest L Δ δ. It is below 1 in every second run, and above 1 in all
-        others.
+        Least and largest L Δ δ. The product is below 1 in every second run, and above 1
+        in all others.
     """
 
     K: tuple[float, float]
@@ -121,7 +121,7 @@ def draw(law: Law, seed: int) -> CountedRuns:
     product = log_uniform(
         np.where(is_flat, lowest_product, 1.0), np.where(is_flat, 1.0, highest_product)
     )
-    size = product / imbalance
+    size = product / imbalance  # LΔ
     gamma = 0.5 * size**2
     # η follows from c = η γ K/(K-1)². ε follows from the loss at the start, where the
     # attention is 1/K: it is ½ γ (K-1)/K.
@@ -146,7 +146,8 @@ def counted_runs(
     )
 
     gamma = 0.5 * size**2
-    speed = 1.0  # of training the scores
+    # The factor on η for trained coordinates; for the scores themselves it is 1.
+    speed = 1.0
     counter = regression.StepCounter(K, step_constant(eta, speed, gamma, K))
     # `closed_runs` takes the deficit 1 - Attn at which the tail begins. The step at
     # which it begins is not used here, so that any deficit will do.
@@ -183,8 +184,8 @@ class Range(NamedTuple):
 class Ratios(NamedTuple):
     """Least and largest ratio of the measured quantity to the scale, for each run.
 
-    These ratios are the extremes over the phase of the run. They are NaN for runs to
-    which the statement does not apply.
+    These ratios are the extremes over the phase of the run. The ratios are NaN for runs
+    to which the statement does not apply.
     """
 
     low: Array  # (runs,)
@@ -194,8 +195,8 @@ class Ratios(NamedTuple):
 class Constants(NamedTuple):
     """The constants of an order of magnitude, as fitted.
 
-    They are the smallest and the largest ratio of the measured quantity to the scale
-    over the runs to which they are fitted.
+    The constants are the smallest and the largest ratio of the measured quantity to the
+    scale over the runs to which they are fitted.
     """
 
     lowest: float
@@ -403,10 +404,13 @@ def _cross_terms(own_rate: Measure) -> Measure:
 
 
 def _steps_beyond_one(count: NDArray[np.int64]) -> Range:
-    """Return the number of steps minus 1, which is what the theorems bound.
+    """Return the number of steps minus 1, or 0 if there are no steps.
 
-    A run takes one step at least, even if the scale of its steps is below 1.
+    The theorems have the form count <= 1 + O(...), because a run may need one step even
+    if the expression inside O(...) is below 1. So this expression is compared with
+    count - 1.
     """
+    # T₁ is 0 for K = 2, because Attn is ½ at the start.
     beyond = np.maximum(count - 1, 0).astype(np.float64)
     return Range(beyond, beyond)
 
@@ -918,8 +922,8 @@ def survey(statement: OrderStatement) -> Survey:
 
     middle = np.sqrt(low * high)
     typical = float(np.exp(np.mean(np.log(middle[middle > 0]))))
-    # A ratio of 0 means that no step beyond the first was needed. It is no evidence
-    # against a lower bound, and is left out.
+    # A ratio of 0 means that no step beyond the first was needed. Such a ratio is no
+    # evidence against a lower bound, and is left out.
     least_run = int(np.argmin(np.where(low > 0, low, np.inf)))
     largest_run = int(np.argmax(high))
 
