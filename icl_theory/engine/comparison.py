@@ -271,8 +271,6 @@ def compare(
 
 def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     """Compare loss and squared norm of the gradient at the initial parameters."""
-    # There are two checks, each with half of the probability of a false alarm.
-    limit = limit_of(share=1.0 / 2, freedom=batches - 1)
     loss, gradient = risk.evaluate(risk.initial)
     samples = _samples(trainer, trainer.initial, batches)
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
@@ -280,13 +278,17 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     # independent samples has no such excess. So each sample of the first half is
     # multiplied by one of the second half. The norm is taken in the metric.
     pairs = batches // 2
+    # There are two checks, each with half of the probability of a false alarm. A mean
+    # has one degree of freedom less than it has terms.
+    loss_limit = limit_of(share=1.0 / 2, freedom=batches - 1)
+    norm_limit = limit_of(share=1.0 / 2, freedom=pairs - 1)
     products = samples.gradients[:pairs] * samples.gradients[-pairs:] / trainer.metric
-    of_loss = mean_check("loss at the beginning", loss, samples.losses, limit)
+    of_loss = mean_check("loss at the beginning", loss, samples.losses, loss_limit)
     of_gradient = mean_check(
         "squared norm of the gradient at the beginning",
         float(np.sum(gradient**2 / risk.metric)),
         np.sum(products.reshape(pairs, -1), axis=1),
-        limit,
+        norm_limit,
     )
     return [of_loss, of_gradient]
 
