@@ -410,7 +410,8 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
         a, b = state
         _, (b_gradient, a_gradient) = risk.evaluate(np.array([b, a]))
         # The derivative with respect to a is the sum of the derivatives with respect to
-        # the d diagonal entries of A, which are equal.
+        # the d diagonal entries of A. These are equal, and the flow moves each entry by
+        # its own derivative.
         return np.array([-a_gradient / d, -b_gradient])
 
     accuracy = 1e-2 if is_coarse else 1e-7
