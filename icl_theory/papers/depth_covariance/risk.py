@@ -279,8 +279,8 @@ class DepthRisk(WithStart, Risk):
     def _error_without_samples(self, a: Array) -> float:
         """Bound the rounding error of the loss for N = ∞, for eigenvalues a of A, (d,).
 
-        A rounding of a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a| times ROUNDING,
-        and the power itself has up to 2L roundings.
+        Each of the two roundings in a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a|
+        times ROUNDING, and the power itself has up to 2L roundings.
         """
         size = np.abs(1.0 - a) + 2.0 * np.abs(a)
         terms = self._task * np.abs(1.0 - a) ** (2 * self.depth - 1) * size

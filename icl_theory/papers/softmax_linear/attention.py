@@ -188,12 +188,12 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
 
 
 def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
-    """Return the integrands of S_2, S_3 and S_22 with respect to ln s, (3, S).
+    """Return the integrands of S_2, S_3 and S_22 over ln s at S nodes, (3, S).
 
     The integrands have one factor s more than those with respect to s, because
     ds = s d ln s.
     """
-    # ln(s e^t) for each pair of S nodes in ln s and T scores, (S, T).
+    # ln(s e^t) for each pair of a node in ln s and one of T scores t, (S, T).
     exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
     s_e_t = np.exp(exponent)
     decay = np.exp(-s_e_t)
@@ -224,7 +224,7 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
 
 
 def _log_phi0(s_e_t: Array, decay: Array, normal: Array) -> Array:
-    """Return ln φ_0 from s e^t and exp(-s e^t), (S, T) each, as an array (S,).
+    """Return ln φ_0 at S nodes s, (S,), from s e^t and exp(-s e^t), (S, T) each.
 
     For small s, φ_0 is so near 1 that it has lost the digits of 1 - φ_0. Then ln φ_0 is
     computed as log1p(-(1 - φ_0)), and otherwise as log(φ_0). Both forms are exact to
