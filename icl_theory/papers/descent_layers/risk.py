@@ -352,6 +352,7 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     degree = degree_of_residual(risk.depth, risk.token_steps)
     ratio = risk.noise**2 / risk.N  # σ²/N
     measure = weights * (1.0 + ratio / x)  # μ
+    # The orthonormal polynomials of μ at the eigenvalues, and at zero.
     values, at_zero = _orthonormal(x, measure, degree)
     # (σ²/N) ∫ p/λ dρ for each orthonormal polynomial p.
     linear = values @ (ratio * weights / x)
