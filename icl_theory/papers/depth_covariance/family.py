@@ -40,8 +40,8 @@ from icl_theory.papers.depth_covariance.risk import (
 COORDINATES = ("eigenvalues", "multiple", "matrix")
 TERMS = ("all", "leading")
 # The search for the best parameters ends at a gradient with entries below this number.
-# The excess of the loss is quadratic in the gradient, so that it is about 1e-20 at the
-# end.
+# The excess of the loss over its minimum is quadratic in the gradient, so the excess is
+# about 1e-20 at the end.
 SEARCH_TOLERANCE = 1e-10
 
 
@@ -296,10 +296,10 @@ class DepthCovariance(Family):
         """
         spectrum = self._spectrum
         sampling_noise = (float(spectrum.sum()) + self.noise**2) / self.N
-        # A single layer is best near 1/(λ + (tr Σ + σ²)/N). Each of L layers makes a
-        # step of the length 1/L, so that the guess is L times as large. If Γ begins as
-        # a multiple of I, the smallest guess makes the layers converge in every
-        # direction.
+        # The best Γ of a single layer has eigenvalues near 1/(λ + (tr Σ + σ²)/N). Each
+        # of L layers makes a step of the length 1/L, so the guess is L times as large.
+        # If Γ begins as a multiple of I, the smallest of the d guesses is taken, with
+        # which the layers converge in every direction.
         guess = self.depth / (spectrum + sampling_noise)
         if self.coordinates == "eigenvalues":
             return _descended(self._risk, guess)
@@ -311,7 +311,8 @@ class DepthCovariance(Family):
     def _spectrum(self) -> Array:
         """The eigenvalues of Σ.
 
-        The largest one is first, unless they are given in another order.
+        The largest eigenvalue is first, unless a user has given the eigenvalues in
+        another order.
         """
         covariance, _ = self._moments
         if self.coordinates == "matrix":
@@ -325,8 +326,8 @@ def _descended(risk: Risk, start: Array) -> Array:
     The variables of the descent are the parameters divided by their sizes at the start,
     because these sizes may be of different orders of magnitude.
     """
-    # The entries off the diagonal of a matrix start at zero, and are divided by the
-    # largest size.
+    # The entries off the diagonal of a matrix start at zero, by which nothing can be
+    # divided. They are divided by the largest size at the start.
     scale = np.where(start == 0.0, np.abs(start).max(), start)
 
     def evaluate_scaled(scaled: Array) -> tuple[float, Array]:

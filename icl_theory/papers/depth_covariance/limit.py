@@ -209,7 +209,7 @@ def _interval(a: Array, N: int) -> tuple[float, float]:
     """Return an interval of y that a circle has to enclose.
 
     At the ends of the interval z is at the ends of the spectrum of SA, or at zero. The
-    interval contains the real y with Σ a²/(y - a)² > N, because they belong to no z
+    interval contains the real y with Σ a²/(y - a)² > N, because such y belong to no z
     outside the spectrum.
     """
     # The search for the ends has an absolute tolerance, so the eigenvalues are scaled

@@ -114,7 +114,8 @@ def common_spectra(covariance: Array, prior: Array) -> Spectra:
             f" 'matrix' (their commutator has entries up to {largest_entry:.3g})",
         )
     # If one matrix has equal eigenvalues, the other one selects the eigenvectors. A
-    # prior of zero selects none; the bound keeps the scale above zero in this case.
+    # prior of zero selects none, and its scale is then `SMALLEST`, so that the division
+    # by the scale is possible.
     scale = max(float(np.abs(prior).max()), SMALLEST)
     mixture = covariance / np.abs(covariance).max() + MIXTURE * prior / scale
     _, vectors = np.linalg.eigh(mixture)

@@ -279,8 +279,8 @@ class DepthRisk(WithStart, Risk):
     def _error_without_samples(self, a: Array) -> float:
         """Bound the rounding error of the loss for N = ∞, for eigenvalues a of A, (d,).
 
-        A rounding of a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a| times ROUNDING,
-        and the power itself has up to 2L roundings.
+        Each of the two roundings in a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a|
+        times ROUNDING, and the power itself has up to 2L roundings.
         """
         size = np.abs(1.0 - a) + 2.0 * np.abs(a)
         terms = self._task * np.abs(1.0 - a) ** (2 * self.depth - 1) * size
@@ -464,6 +464,7 @@ class SymmetricRisk(WithStart, Risk):
         # The error of each eigenvalue is relative to the largest one. So the bound is
         # computed for a matrix whose eigenvalues all have the largest size.
         largest = np.full(d, np.abs(a).max())
+        # With equal eigenvalues the traces q depend on Ω̃ through its trace alone.
         mean_task = np.full(d, np.trace(task) / d)
         # The polynomial is for finite N. At an N of 1e40 all terms with 1/N are below
         # rounding, so that the bound holds for N = ∞.
@@ -583,7 +584,9 @@ class SampledDepth(Trainer[Prompts]):
         step = self.risk._eigenvalues(params) / self.risk.depth  # diagonal of Γ/L
         # Gradients of the sum of the losses over the prompts.
         step_gradient = np.zeros(self.risk.d)
-        labels_gradient = np.zeros_like(y)  # of the labels of later layers, (B, N)
+        # With respect to the labels that a layer passes on, (B, N). No layer reads the
+        # labels of the last layer.
+        labels_gradient = np.zeros_like(y)
         # The loop goes from the last layer back to the first. In `_forward` each layer
         # has a change Γh/L. The layer adds the product of change and query to the
         # error, and subtracts the products of change and tokens from the labels.

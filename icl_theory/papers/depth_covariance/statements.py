@@ -155,7 +155,8 @@ def preserved(quick: bool) -> Claim:
         largest_ratio = max(largest_ratio, off_diagonal / least_on_diagonal)
     return Claim.of(
         # A derivative is a difference of losses over 2e-4. So the rounding of the loss
-        # makes it uncertain by about 1e-12 of the loss; the bound is cautious.
+        # makes a derivative uncertain by about 1e-12 of the loss. The bound is
+        # cautious.
         largest_ratio < 1e-7,
         f"d = 2, N = 2, σ = 0.3; {listed(depths)} layers; derivatives by all four"
         " entries of Γ, by enumeration",
@@ -383,7 +384,7 @@ def least_of_rotated(
         return 0.5 * float(weights @ (1.0 - gamma * per_layer) ** (2 * depth))
 
     # For γ beyond 2L/λ_1 = 2L, the largest eigenvalue makes the layers diverge. The
-    # loss is stationary at the best γ, so that an error of 1e-6 there is negligible.
+    # loss is stationary at the best γ, so an error of 1e-6 in γ is negligible.
     result = minimize_scalar(
         loss_at, bounds=(0.0, 2.0 * depth), method="bounded", options={"xatol": 1e-6}
     )
@@ -400,8 +401,8 @@ def finite_size(quick: bool) -> Claim:
     deepest = 5 if quick else 6
     exponents = []
     for depth in depths:
-        shares = [departure(np.linspace(0.5, 1.5, d), depth) for d in sizes]
-        exponents.append(power(sizes, shares))
+        departures = [departure(np.linspace(0.5, 1.5, d), depth) for d in sizes]
+        exponents.append(power(sizes, departures))
     small_spectrum = np.arange(1.0, 11.0) ** -1.0
     percentages = [100.0 * departure(small_spectrum, depth) for depth in depths]
     ratio = 1.0 + departure(small_spectrum, deepest)

@@ -94,14 +94,14 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
         after = gaps[other:]
         # Paired with the left vector of this S: the word becomes W_1ᵀ S W_2 / N, with
         # W_1 reversed.
-        reversed_word = between[:-1][::-1] + after
-        total.add_word(reversed_word, loops, left=between[-1], order=1)
+        remaining_gaps = between[:-1][::-1] + after
+        total.add_word(remaining_gaps, loops, left=between[-1], order=1)
         # Paired with the right vector of this S: the word becomes tr(S W_1) W_2 / N.
-        with_closed = (*loops, between)
+        loops_with_closed = (*loops, between)
         if after:
-            total.add_word(after[1:], with_closed, left=after[0], order=1)
+            total.add_word(after[1:], loops_with_closed, left=after[0], order=1)
         else:
-            total.add_traces(with_closed, order=1)
+            total.add_traces(loops_with_closed, order=1)
     for index, loop in enumerate(loops):
         other_loops = loops[:index] + loops[index + 1 :]
         # Paired with a vector of an S in this trace, which is tr(S W_3) if the trace is
@@ -110,8 +110,8 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
         for cut in range(len(loop)):
             opened = loop[cut:] + loop[:cut]
             for strand in (opened, opened[::-1]):
-                word = strand[1:] + gaps
-                total.add_word(word, other_loops, left=strand[0], order=1)
+                remaining_gaps = strand[1:] + gaps
+                total.add_word(remaining_gaps, other_loops, left=strand[0], order=1)
     return dict(total.terms)
 
 

@@ -217,10 +217,10 @@ class LayersRisk(WithStart, Risk):
         # exact for it up to the rounding that the next error covers.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
-        # The relative error of the density in units of ROUNDING, cautiously. The
-        # formula is not derived. This holds for the three numbers and for the growth
-        # with the number of nodes, the number of layers and √N. The tests compare the
-        # sum of the three errors with exact losses.
+        # The relative error of the density in units of ROUNDING, cautiously. Neither
+        # the three constants of this formula are derived, nor its growth with the
+        # number of nodes, the number of layers and √N. The tests compare the estimate
+        # with exact losses.
         density_roundings = (
             1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
         )
@@ -352,6 +352,7 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     degree = degree_of_residual(risk.depth, risk.token_steps)
     ratio = risk.noise**2 / risk.N  # σ²/N
     measure = weights * (1.0 + ratio / x)  # μ
+    # The orthonormal polynomials of μ at the eigenvalues, and at zero.
     values, at_zero = _orthonormal(x, measure, degree)
     # (σ²/N) ∫ p/λ dρ for each orthonormal polynomial p.
     linear = values @ (ratio * weights / x)

@@ -165,8 +165,8 @@ def _functions(k: int, a: float, x: Array) -> Array:
     of these polynomials gives the same density; this one keeps the matrix A well
     conditioned.
     """
-    # The weight x^2a e^-x, in which the functions would be orthonormal themselves, has
-    # no integral for a = -½.
+    # The functions themselves would be orthonormal for the weight x^2a e^-x. But this
+    # weight has no integral for a = -½.
     alpha = 2.0 * a + 1.0
     functions = np.empty((k, len(x)))
     functions[0] = np.exp(a * np.log(x) - 0.5 * x - 0.5 * gammaln(alpha + 1.0))

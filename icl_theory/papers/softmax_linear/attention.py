@@ -5,9 +5,9 @@ The output :math:`T_N = \sum_i p_ix_i` with :math:`p_i \propto e^{u^\top x_i}` t
 covariance Γ. The mean of the output and its mean squared distance from this limit
 follow from three numbers of the weights: the means of :math:`\sum p^2`, :math:`\sum
 p^3` and :math:`(\sum p^2)^2`. These means depend only on N and on the variance
-:math:`v = u^\top\Gamma u` of the scores. The three means are integrals over a variable
-s of means over a score t, :math:`\varphi_k(s) = E\,e^{kt - se^t}`. See
-docs/theory/softmax-limit.md.
+:math:`v = u^\top\Gamma u` of the scores. Each of the three means is an integral over a
+variable s. Its integrand contains means over a score t, :math:`\varphi_k(s) =
+E\,e^{kt - se^t}`. See docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ LARGEST_VARIANCE = 300.0
 LONGEST = 10**15
 # Spacing h of the nodes of both trapezoid rules, one over the scores t and one over
 # ln s. The errors fall like e^(-π²/h), because the integrands are analytic in a strip
-# of the width π around the real axis. With this h they are below 1e-12 of a moment.
+# of the width π around the real axis. With this h the errors are below 1e-12 of a
+# moment.
 STEP = 0.25
-# Largest spacing of the nodes in t, in standard deviations of the scores. It is finer
-# than necessary: twice this spacing has the same error, and three times this spacing an
-# error of up to 1e-10.
+# Largest spacing of the nodes in t, in standard deviations of the scores. This spacing
+# is finer than necessary: twice this spacing has the same error, and three times this
+# spacing an error of up to 1e-10.
 NORMAL_STEP = 0.3
 # Scores are cut off where their normal density has fallen to e^(-½ · 80) / N³ =
 # 4e-18 / N³ of its maximum.
@@ -144,8 +145,8 @@ def weight_moments(N: int, variance: float) -> WeightMoments:
             coarse.squares_twice / fine.squares_twice,
         ]
     )
-    # The ratios give the error of the coarse rule. The error of the fine rule is about
-    # its square, and never larger than it.
+    # The ratios give the error of the coarse rule. It also bounds the error of the fine
+    # rule, which is about the square of the coarse rule's error.
     error = float(np.abs(ratios - 1.0).max()) + ROUNDING
     return fine._replace(error=error)
 
@@ -168,8 +169,8 @@ def moments_at(N: int, v: float, spacing_factor: float = 1.0) -> WeightMoments:
 def _integrals(N: int, v: float, spacing_factor: float) -> Array:
     """Return S_2, S_3 and S_22 by two trapezoid rules, (3,)."""
     deviation = math.sqrt(v)
-    # Scores beyond this have a probability of 1e-17 / N³, which is negligible: no
-    # moment is below 1 / N².
+    # Scores beyond ``highest`` have a probability of 1e-17 / N³, which is negligible,
+    # because no moment is below 1 / N².
     highest = deviation * math.sqrt(TAIL_EXPONENT + 6.0 * math.log(N))
     t_step = spacing_factor * min(STEP, NORMAL_STEP * deviation)
     t = np.arange(-highest, highest, t_step)
@@ -187,12 +188,12 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
 
 
 def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
-    """Return the integrands of S_2, S_3 and S_22 with respect to ln s, (3, S).
+    """Return the integrands of S_2, S_3 and S_22 over ln s at S nodes, (3, S).
 
     The integrands have one factor s more than those with respect to s, because
     ds = s d ln s.
     """
-    # ln(s e^t) for each pair of S nodes in ln s and T scores, (S, T).
+    # ln(s e^t) for each pair of a node in ln s and one of T scores t, (S, T).
     exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
     s_e_t = np.exp(exponent)
     decay = np.exp(-s_e_t)
@@ -223,7 +224,7 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
 
 
 def _log_phi0(s_e_t: Array, decay: Array, normal: Array) -> Array:
-    """Return ln φ_0 from s e^t and exp(-s e^t), (S, T) each, as an array (S,).
+    """Return ln φ_0 at S nodes s, (S,), from s e^t and exp(-s e^t), (S, T) each.
 
     For small s, φ_0 is so near 1 that it has lost the digits of 1 - φ_0. Then ln φ_0 is
     computed as log1p(-(1 - φ_0)), and otherwise as log(φ_0). Both forms are exact to

@@ -41,7 +41,7 @@ LENGTH_NODES = 40
 # deviation of the scores of a query of typical length. The best a√d is about 1 in high
 # dimension. In searches it was never below 0.48 for d from 1 to 10⁶, N from 1 to 10⁹,
 # and noise up to 100 times the signal.
-SMALLEST_SPREAD = 0.05
+SMALLEST_DEVIATION = 0.05
 # The search ends when ln a is known to this accuracy. The risk is stationary at its
 # minimum, and is then exact to rounding.
 SEARCH_ACCURACY = 1e-9
@@ -141,8 +141,8 @@ class HeadRisk:
     def largest_score(self) -> float:
         """The largest scale a of scores.
 
-        The longest query of the integral, of the length √d + `REACH`, then has scores
-        of the largest variance for which there are moments.
+        At this scale the longest query of the integral, of the length √d + `REACH`, has
+        scores of the largest variance that the moments allow, `LARGEST_VARIANCE`.
         """
         return math.sqrt(LARGEST_VARIANCE) / (math.sqrt(self.d) + REACH)
 
@@ -227,7 +227,7 @@ class HeadRisk:
             a = math.exp(log_a)
             return self.risk(a, self.best_output(a))
 
-        smallest = SMALLEST_SPREAD / math.sqrt(self.d)
+        smallest = SMALLEST_DEVIATION / math.sqrt(self.d)
         end = minimize_scalar(
             risk_of_best_output,
             bounds=(math.log(smallest), math.log(self.largest_score)),

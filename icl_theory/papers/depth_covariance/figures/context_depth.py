@@ -29,7 +29,7 @@ def figure(
 ) -> Figure:
     """Draw the least errors against N/d, two curves for each of the depths.
 
-    ``points`` is at most the number of lengths N.
+    There are at most ``points`` lengths N, because equal rounded lengths count once.
     """
     lengths = np.unique(np.geomspace(d / 4, 8 * d, points).round().astype(int))
     curves = []

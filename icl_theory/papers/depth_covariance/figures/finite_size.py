@@ -33,14 +33,19 @@ def figure(
 ) -> Figure:
     """Draw the departures against the size d = N, and the losses against the depth.
 
-    The losses are those of dimension ``d``, for 1 to ``deepest`` layers.
+    A departure is the exact loss divided by its limit, minus 1. The losses are drawn
+    for the dimension ``d``, and 1 to ``deepest`` layers.
     """
-    shares = []
+    departure_curves = []
     for depth, colour, style in zip(depths, CYCLE, STYLES, strict=False):
         # The spectrum of each size is 1, 1/2, 1/3, ...
-        share = [departure(np.arange(1.0, size + 1.0) ** -1.0, depth) for size in sizes]
+        departures = [
+            departure(np.arange(1.0, size + 1.0) ** -1.0, depth) for size in sizes
+        ]
         name = f"{depth} layer{'s' if depth > 1 else ''}"
-        shares.append(Curve(name, sizes, share, style=style, colour=colour))
+        departure_curves.append(
+            Curve(name, sizes, departures, style=style, colour=colour)
+        )
     layers = np.arange(1, deepest + 1)
     limit_losses = []
     exact_losses = []  # at the Γ that is best in the limit
@@ -52,7 +57,7 @@ def figure(
         limit_losses.append(leading.risk().loss(best_in_limit))
         exact_losses.append(exact.risk().loss(best_in_limit))
         least_losses.append(exact.risk().loss(exact.best()))
-    losses = [
+    loss_curves = [
         Curve(
             "limit, at its best Γ", layers, limit_losses, style="--", colour=CYCLE[0]
         ),
@@ -63,7 +68,7 @@ def figure(
     ]
     panels = [
         Panel(
-            shares,
+            departure_curves,
             "$d = N$",
             "exact loss over limit, less 1",
             "",
@@ -71,7 +76,12 @@ def figure(
             legend=True,
         ),
         Panel(
-            losses, "layers", "loss", f"$d = N = {d}$", ("linear", "log"), legend=True
+            loss_curves,
+            "layers",
+            "loss",
+            f"$d = N = {d}$",
+            ("linear", "log"),
+            legend=True,
         ),
     ]
     return draw_panels(panels, columns=2, size=(3.6, 2.6))

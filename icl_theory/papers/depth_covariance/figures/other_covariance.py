@@ -50,7 +50,8 @@ def figure(
     for depth, error, style, colour in zip(depths, errors, STYLES, CYCLE, strict=False):
         name = f"{depth} layer{'s' if depth > 1 else ''}"
         curves.append(Curve(name, angles, error, style=style, colour=colour))
-    # The radius grows with the angle on this range, so interpolation inverts it.
+    # The radius grows with the angle on this range, so interpolation gives the angle of
+    # a radius.
     angle_of_radius_1 = float(np.interp(1.0, spectral_radii, angles))
     curves.append(
         Curve(

@@ -2,10 +2,10 @@
 Softmax attention and its linear limit
 ======================================
 
-Above: the mean S₂ of the sum of the squared weights of one softmax average, with which
-its error falls, against the number of tokens. Dotted: e^v/N, for scores of the variance
-v. Below: the risk of in-context regression, for the head at which training on
-infinitely long prompts ends, and for the best head.
+Above: S₂, the mean of the sum of the squared weights of one softmax average, against
+the number of tokens. The error of the average falls like S₂. Dotted: e^v/N, for scores
+of the variance v. Below: the risk of in-context regression, for the head at which
+training on infinitely long prompts ends, and for the best head.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _risks(d: int, points: int) -> Panel:
     for N in lengths.tolist():
         risk = HeadRisk(d, N)
         # The head has the scores a xᵀΣ⁻¹x_i and the output weight b. For N → ∞ training
-        # ends at these two (docs/theory/softmax-limit.md).
+        # ends at a = d^-¼ and b = d^¼ (docs/theory/softmax-limit.md).
         ends.append(risk.risk(a=d**-0.25, b=d**0.25))
         least.append(risk.minimum().risk)
     untrained = 0.5 * d  # the risk of the prediction 0
