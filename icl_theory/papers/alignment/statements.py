@@ -145,7 +145,7 @@ def sampled_errors(
 
 @row("task alignment: samples", OURS, bound="4.5")
 def samples(quick: bool) -> Claim:
-    """sampled prompts have this mean error"""
+    """the mean error on sampled prompts is the exact error of the layer"""
     rng = np.random.default_rng(1)
     prompts = 10_000 if quick else 200_000
     sizes = ((3, 8), (6, 12))

@@ -520,9 +520,9 @@ def small_size_steps(K: int) -> SmallSizeSteps:
 
 @row("linear functions: small K", OURS, bound="2, 1, 0 for K = ∞")
 def small_sizes(quick: bool) -> Claim:
-    """steps grow like K² until a rare query's own feature overtakes, like K until it
-    has 0.99 of the attention, not at all until the dominant query has 0.75; tasks of
-    unit norm, w ~ (0, I/K), take K times as many
+    """the number of steps until a rare query's own feature overtakes the dominant one
+    grows like K², until it has 0.99 of the attention like K, and until the dominant
+    query has 0.75 not at all; tasks of unit norm, w ~ (0, I/K), take K times as many
     """
     sizes = (20, 40) if quick else (10, 20, 40, 80, 160)
     steps = {K: small_size_steps(K) for K in sizes}

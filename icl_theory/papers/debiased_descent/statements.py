@@ -358,8 +358,9 @@ def count_of_pairs(is_pair: NDArray[np.bool_]) -> str:
     bound="0, 0; 1, 1",
 )
 def emerging_pair(quick: bool) -> Claim:
-    """descent turns two heads into a pair, output weights that sum to zero and opposite
-    ω, if μ + ω has opposite signs in them; from equal signs most end as two equal heads
+    """descent turns two heads into a pair (output weights that sum to zero, opposite ω)
+    if μ + ω has opposite signs in the two heads; from equal signs most runs end as two
+    equal heads
     """
     starts = 6 if quick else 40
     effort = effort_of(quick)

@@ -106,7 +106,7 @@ def loss(quick: bool) -> Errors:
 
 @row("descent layers: samples", OURS, bound="4.5")
 def samples(quick: bool) -> Claim:
-    """layers that act on the tokens of sampled prompts have this mean loss"""
+    """the mean loss of explicit layers on sampled prompts is the exact loss"""
     rng = np.random.default_rng(seed=1)
     sizes = ((2, 6, 2), (3, 10, 3)) if quick else ((2, 6, 2), (3, 10, 3), (5, 20, 4))
     prompts = 10_000 if quick else 100_000

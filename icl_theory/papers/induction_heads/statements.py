@@ -159,9 +159,9 @@ def speed_minimum(problem: InductionHeads) -> SpeedMinimum:
     bound="at most 0.1; unigram; none",
 )
 def three_phases(quick: bool) -> Claim:
-    """from small weights the loss rests at that of uniform predictions first, then at
-    the unigram's, where its speed has a minimum, and ends at the bigram's, if the first
-    layer is slow; with equal rates it does not rest at the unigram's
+    """from small weights the loss rests first at the loss of uniform predictions, and
+    then at the unigram's, where it falls most slowly, and ends at the bigram's, if the
+    first layer is slow; with equal rates it does not rest at the unigram's
     """
     # With c = 8 nearly all attention is on the sink at first, so that predictions are
     # uniform. ``ratio`` is the rate of the first layer over the rate of the second one.
@@ -226,8 +226,9 @@ def useless_unigrams(quick: bool) -> Claim:
     "induction heads: alignment", EDELMAN.format("alignment of layers"), allowed=1e-5
 )
 def alignment(quick: bool) -> Errors:
-    """the first layer learns as far as the second one has: for small b, ∂L/∂a_l =
-    -bα_l(J_l - Σ α_j J_j)
+    """the first layer learns at a speed in proportion to b: for small b, ∂L/∂a_l =
+    -bα_l(J_l - Σ α_j J_j), with J_l = -∂L/∂b at b = 0 for a first layer that attends to
+    lag l alone
     """
     rng = np.random.default_rng(seed=1)
     b = 1e-6  # the formula has a relative error of this order
@@ -254,8 +255,8 @@ def alignment(quick: bool) -> Errors:
     bound="like 1/T",
 )
 def long_sequences(quick: bool) -> Claim:
-    """for long sequences and the log loss J_1 is E Σ π_q² χ²(P_q‖π), the information of
-    the parent
+    """in long sequences J_1 of the log loss tends to E Σ π_q² χ²(P_q‖π), the
+    information of a symbol on its parent
     """
     # C = 1600 chains with their probabilities: (C, 2, 2) and (C,)
     P, probs = dirichlet_points(np.ones((2, 2)), count=1600)
@@ -287,7 +288,7 @@ def long_sequences(quick: bool) -> Claim:
 @row("induction heads: short sequences", bound="a higher loss")
 def short_sequences(quick: bool) -> Claim:
     """in short sequences b falls from 0, and descent ends at anti-induction, with a
-    higher loss
+    higher loss than from b = 1
     """
     lengths = (6,) if quick else (4, 5, 6, 7)
     # The rate is a choice: large, so that 400 steps bring a run near its limit.
@@ -1300,8 +1301,8 @@ def _settings() -> Iterable[TransformerPair]:
 
 @row("two layers: the reduction", bound="|z| < 4")
 def reduction(quick: bool) -> Claim:
-    """a whole transformer on samples, trained in the reduction's numbers, has the exact
-    loss at each saved step
+    """a whole transformer on samples, of which only the numbers (r, b) are trained, has
+    the exact loss at each saved step
     """
     largest_z = []
     distances = []

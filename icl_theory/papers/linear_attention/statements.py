@@ -266,8 +266,8 @@ def limits(quick: bool) -> Errors:
 
 @row("linear attention: small starts", bound="1e-9")
 def small_starts(quick: bool) -> Claim:
-    """(v, A) from a small balanced start converges to the minimum under descent and
-    with noise, too
+    """(v, A) from a small balanced start converges to the minimum, also under descent
+    and with label noise
     """
     starts = (1e-2, 1e-4) if quick else (1e-1, 1e-2, 1e-4, 1e-6)
     target = 1e-9
@@ -984,8 +984,8 @@ def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
 
 @row("linear attention: early stopping", STAIRS.format("section 4"), bound="-> 0")
 def early_stopping(quick: bool) -> Claim:
-    """stopped while m directions are learnt, the layer predicts as regression on the
-    first m principal components does
+    """stopped on the plateau with m learnt directions, the layer predicts like
+    regression on the first m principal components
     """
     lengths = (30, 300) if quick else (30, 300, 3000)
     start = 0.05 if quick else 1e-3
@@ -1262,10 +1262,10 @@ def balanced_pair(gamma: Array) -> Array:
 
 @row("linear attention: random covariances", ZHANG.format("Thm 4.5"), bound="0; 1/3")
 def random_covariances(quick: bool) -> Claim:
-    """trained on random covariances, (v, A) converges to v = ‖C‖^½, A = C/v with
-    C = (E Γ_ΛΛ²)⁻¹E Λ², Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I, and its error stays, however long
-    the prompts: with exponential eigenvalues a third of the answer is predicted in the
-    mean
+    """trained on random covariances, (v, A) converges to v = ‖C‖^½, A = C/v with C = (E
+    Γ_ΛΛ²)⁻¹E Λ², Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I, and its error stays, however long the
+    prompts: with exponential eigenvalues the layer predicts on average a third of the
+    answer
     """
     gaps = []
     remaining_shares = []

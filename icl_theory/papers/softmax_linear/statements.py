@@ -180,7 +180,9 @@ def sampled_distances(
 
 @row("softmax limit: samples", OURS, bound="4.5")
 def samples(quick: bool) -> Claim:
-    """sampled prompts have this mean squared distance from the limit"""
+    """on sampled prompts the mean squared distance of the output from its limit is the
+    exact one
+    """
     rng = np.random.default_rng(1)
     prompts = 10_000 if quick else 100_000
     largest = 0.0
@@ -303,7 +305,9 @@ def over_queries(quick: bool) -> Claim:
 
 @identity("softmax limit: regression", OURS, 1e-10)
 def regression(quick: bool) -> Errors:
-    """the risk of in-context regression follows from the same moments"""
+    """the risk of in-context regression follows from the moments S₂, S₃ and S₂₂ of the
+    weights
+    """
     rng = np.random.default_rng(2)
     problems = 5 if quick else 200
     for _ in range(problems):

@@ -409,8 +409,8 @@ def regimes(quick: bool) -> Claim:
     "T grows with L, at rates as 1/L²",
 )
 def flat_at_high_accuracy(quick: bool) -> Claim:
-    """for small ε, runs in the flat regime, of small L, may be faster than those in the
-    sharp one
+    """for small ε, runs with small L (flat regime) may need fewer steps than runs with
+    large L (sharp regime)
     """
     sizes = np.geomspace(0.01, 10.0, 7 if quick else 25)
     epsilons = (1e-6, 1e-9, 1e-12)
@@ -1036,8 +1036,8 @@ def _reductions(N: float, noise: float) -> list[Reduction]:
 
 @row("skipped steps", bound="1e-7; 0")
 def skipped_steps(quick: bool) -> Claim:
-    """method="fast" has the states of single steps to a tolerance of 1e-7, within its
-    estimate, and their counts
+    """method="fast" agrees with single steps: in the states to 1e-7 and within its
+    estimate of the error, and exactly in the numbers of steps
     """
     risks: list[icl.Risk] = [
         random_risk(seed=3, K=3),
@@ -1190,8 +1190,9 @@ def _z_of_prompts(features: icl.Features, count: int, seed: int) -> Array:
 
 @row("stable learning rates", OURS, Status.CERTIFIED, "1, attained to 1e-8; 0")
 def stable_rates(quick: bool) -> Claim:
-    """λ_max(∇²L) <= κ (max Γ + σ² [N < ∞])/K, attained by two features; descent at 1
-    over it never rises; at a minimum it stays for η < 2/λ_max, not beyond
+    """λ_max(∇²L) <= κ (max Γ + σ² [N < ∞])/K, with equality for two features; descent
+    at the reciprocal of this bound never raises the loss; near a minimum descent
+    converges for η < 2/λ_max, and leaves it for larger η
     """
     attained = _largest_curvature() / float(
         regression.curvature_bound(variogram=2.0, K=2)

@@ -379,7 +379,9 @@ def _step_constant(risk: icl.ExchangeableRisk, eta: float) -> float:
 
 @stated("step count", OURS, "two-sided", scope=DESCENT)
 def STEP_COUNT(run: icl.Trajectory) -> BoundCheck:
-    """flow time ± logarithms bounds the number of steps from both sides"""
+    """the flow time minus and plus logarithmic terms bounds the number of steps from
+    below and above
+    """
     risk = _exchangeable(run)
     c = _step_constant(risk, run.eta)
     u = float(run.params)
