@@ -43,8 +43,9 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     path : str
         The file. A path without a folder names a file in the working directory.
     ndim : tuple of int
-        The allowed numbers of dimensions; any number if the tuple is empty. It only
-        decides how a text file is read: the caller checks the array.
+        The allowed numbers of dimensions; any number if the tuple is empty. This
+        argument only decides how a text file is read. The dimensions of the returned
+        array are not checked.
 
     Returns
     -------
@@ -95,7 +96,7 @@ def _check_header(name: str, file: Path) -> None:
             }[version]
             shape, _, _ = read_header(stream)
     except OSError:
-        # `read_array` reports it.
+        # `read_array` turns this error into one with a reason.
         raise
     # A damaged file can raise any exception.
     except Exception as error:
@@ -140,7 +141,7 @@ def _loaded(name: str, file: Path) -> Any:
                 return dict(loaded)
         return loaded
     except OSError:
-        # `read_array` reports it.
+        # `read_array` turns this error into one with a reason.
         raise
     # A damaged file can raise any exception.
     except Exception as error:

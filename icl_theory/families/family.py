@@ -71,7 +71,7 @@ from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS
 from icl_theory.sweeps.grid import Column as Column
 
 # The values that a target loss may have. Numbers below 2.2e-308 have fewer digits in
-# float64, so the minimum is far above.
+# float64; the minimum is far above these numbers.
 TARGET = Number(optional=True, minimum=1e-300)
 # Parameters that every family has, in the order in which commands and tables show them.
 SHARED = (
@@ -311,8 +311,8 @@ class Family(RuleParameters, FixedSetParameters):
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
-            # Only the parameter that chooses the loss may be called "loss", like a
-            # column.
+            # A column is called "loss". Only the parameter that chooses the loss may
+            # have this name, too.
             is_choice_of_loss = isinstance(declared.kind, LossForm)
             if field.name in taken and not is_choice_of_loss:
                 raise argument_error(
@@ -509,9 +509,11 @@ class Family(RuleParameters, FixedSetParameters):
             default. Points whose ``loss`` is NaN are simulated one by one. If the
             result is None, all points are simulated one by one.
 
-        Notes ----- To choose the size of its chunks, a sweep first finds out which
-        points can be computed together. It calls this method with 0 as ``max_steps``,
-        and looks only at ``method`` and at which entries of ``loss`` are NaN.
+        Notes
+        -----
+        To choose the size of its chunks, a sweep first finds out which points can be
+        computed together. It calls this method with 0 as ``max_steps``, and looks only
+        at ``method`` and at which entries of ``loss`` are NaN.
 
         A sweep passes only parameters that it has checked. For any other caller,
         ``check_points`` checks them.
@@ -621,9 +623,9 @@ class Family(RuleParameters, FixedSetParameters):
     def half(self) -> Self:
         """The same training with half the mean squared error as its loss.
 
-        The result is the problem itself unless ``loss="mse"``. In that case targets are
-        halved, and the learning rate of plain descent is doubled so that its steps are
-        the same. Slots and theory refer to the problem with the halved loss.
+        With ``loss="mse"`` the targets are halved, and the learning rate of plain
+        descent is doubled so that its steps are the same. Otherwise the result is the
+        problem itself. Slots and theory refer to the problem with the halved loss.
         """
         if not self._has_mse:
             return self
@@ -808,8 +810,8 @@ class Family(RuleParameters, FixedSetParameters):
     def in_theory_units(self, run: Trajectory) -> Trajectory:
         """Return a run of this problem with losses that have the factor 1/2.
 
-        The theory is written for these losses. The result is the run itself unless
-        ``loss="mse"``; in that case its losses are halved.
+        The theory is written for these losses. With ``loss="mse"`` the losses of the
+        run are halved; otherwise the result is the run itself.
 
         Raises
         ------

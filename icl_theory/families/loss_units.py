@@ -2,9 +2,9 @@ r"""Losses with and without the factor 1/2.
 
 The theory is written for the loss :math:`\tfrac12 E(\hat y - y)^2`, and all formulas of
 this package have its factor 1/2. Many programs train on the mean squared error, which
-is twice as large. A family that declares ``loss`` by `loss_form` can do so, too: its
-run is then trained on twice the risk. For such a run, a theory is evaluated on the same
-training with the loss of the theory (`Family.half`).
+is twice as large. A family that declares ``loss`` by `loss_form` can also train on the
+mean squared error, which is twice its risk. For such a run, a theory is evaluated on
+the same training with the loss of the theory (`Family.half`).
 """
 
 from __future__ import annotations

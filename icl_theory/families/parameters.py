@@ -158,7 +158,7 @@ class ParameterKind:
 
     text = False  # whether values can be given on the command line and in TOML files
     numeric = False  # whether all values that are not words are numbers
-    whole = False  # whether all these numbers are integers
+    whole = False  # whether all values that are not words are integers
     varied = True  # whether a sweep may vary the parameter, unless declared otherwise
 
     @property
@@ -303,9 +303,9 @@ class Number(ParameterKind):
         """Return the values if all are allowed, or refuse the first that is not.
 
         In an array of numbers, only the infinities and the smallest and the largest
-        finite number are checked. If the numbers must be integers, all are checked for
-        that. So a subclass that refuses a number between two allowed ones must override
-        this method.
+        finite number are checked. (If the numbers must be integers, each number is
+        checked to be one.) So a subclass that refuses a number between two allowed ones
+        must override this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
@@ -574,7 +574,7 @@ class _WithArrays(ParameterKind):
         except ValueError as error:
             if given is value:
                 raise
-            # The error shows the array, but not the file, so add its name.
+            # The error shows the array, but not the file, so add the name of the file.
             raise ValueError(f"{error} (from {given!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:
@@ -665,7 +665,7 @@ class Parameter(NamedTuple):
         return self.default is REQUIRED
 
     def check(self, value: Any) -> Any:
-        """Return an allowed value, or refuse it with an error that names it."""
+        """Return a value, or refuse it with an error that names the parameter."""
         return self.kind.check(self.name, value)
 
     def check_all(self, values: Iterable[Any]) -> Any:

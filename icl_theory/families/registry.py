@@ -79,7 +79,8 @@ def default() -> type[Family]:
 def find(name: str) -> type[Family]:
     """Return the family that has the given name.
 
-    The name may also be that of a related family, in the slot ``commands`` of another.
+    The name may also be the name of a related family, which another family has in its
+    slot ``commands``.
     """
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")

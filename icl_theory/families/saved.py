@@ -195,7 +195,7 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
     """Return the arrays of an archive in a dictionary, or refuse the archive.
 
     The keys are the names of the arrays. An archive is refused if its arrays claim to
-    be larger than the file, if it is compressed, or if it is damaged. The caller has
+    be larger than the file, if it is compressed, or if it is damaged. `_read` has
     checked that an archive of this size fits into memory.
     """
     with ZipFile(stream) as archive:
@@ -484,8 +484,8 @@ def _from_the_ends(count: int) -> Iterator[int]:
     """Yield each of the numbers from 0 to ``count`` - 1 once, in rounds.
 
     The first round has the last number and then 0. Each further round adds the numbers
-    half-way between those of the rounds before. So the numbers are evenly spread
-    whenever the caller stops.
+    half-way between the numbers that were yielded before. So the numbers are evenly
+    spread after each round.
     """
     yielded: set[int] = set()
     intervals = 1
@@ -517,7 +517,10 @@ class _Rerun(Solution):
         return np.stack([self._run().at(t).params for t in steps.tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
-        """Return the first step with loss <= epsilon, and None as its error."""
+        """Return the first step with loss <= epsilon, and None as its error.
+
+        The step is None if it is beyond ``last``, or if the loss stays above epsilon.
+        """
         first = self._run().first(lambda state: state.loss <= epsilon)
         # The error of the step is not known, because the family computes its steps in
         # its own way.

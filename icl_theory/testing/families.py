@@ -117,8 +117,8 @@ def check_family(
     seed is fixed, so a check that passes once always passes. A bias of 5.3 standard
     errors is found nine times in ten. If the losses of prompts have a standard
     deviation as large as their mean, that is 2.1 % of the mean. The mean losses of
-    batches that are 16 times larger must scatter less than half as much as those of
-    these batches.
+    batches of 1024 must scatter less than half as much as the mean losses of batches
+    that are 16 times smaller.
 
     If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
     are compared only at their initial parameters: by the loss, and by the squared norm
@@ -217,7 +217,7 @@ def _refused(
     *args: Any,
     **arguments: Any,
 ) -> None:
-    """Check that a call raises a ValueError whose message has the parameter ``name``.
+    """Check that a call raises a ValueError that names the parameter ``name``.
 
     The slash allows arguments of any names in the call, such as ``name``.
     """
@@ -459,7 +459,7 @@ def _value(column: Column, value: Any) -> None:
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     """Compare a sweep over two learning rates with two simulations.
 
-    ``parameters`` are those that the problem was made from.
+    The problem was made from ``parameters``.
     """
     rates = [problem.rate(), SECOND_RATE * problem.rate()]
     # Each access to a class method makes a new object, so compare the definitions.
@@ -487,8 +487,9 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
                 stored[0] = wanted[column.name]
             subject = f"column {column.name} of a sweep at eta = {rate!r}"
             agrees = same(np.array([value], dtype=column.dtype), stored)
-            # A batch may step by another scheme than a simulation. A point in closed
-            # form takes no steps, so it must have the same bits in both.
+            # A family that computes points together may step by another scheme than a
+            # simulation. A point in closed form takes no steps, so it must have the
+            # same bits in both.
             if has_batches and column.dtype == "f8" and wanted["method"] != "closed":
                 is_near = bool(
                     np.isclose(value, stored[0], rtol=BATCH_TOLERANCE, atol=0.0)
@@ -546,7 +547,7 @@ def _closed_form(
 def _same_count(closed: Trajectory, exact: Trajectory) -> None:
     """Compare the number of steps to the target in closed form with the exact one."""
     # ``error`` is None if the count has no error. Otherwise the count may be off by the
-    # error, rounded up, unless the error is small enough for an exact count.
+    # error minus `CERTAIN_ERROR`, rounded up. So with a small error it must be exact.
     estimated_error = closed.error or 0.0
     allowed = math.ceil(max(0.0, estimated_error - CERTAIN_ERROR))
     if closed.steps is None or exact.steps is None:
@@ -570,7 +571,7 @@ def _saved(problem: Family, run: Trajectory) -> None:
         path = Path(folder) / "run.npz"
         attempt("save", run.save, path)
         # A file has the name of the family, and `load` asks this function for the
-        # family. It need not be registered under its name yet.
+        # family. So the family need not be registered under its name yet.
         loaded_run = attempt("load", load, path, lambda name: type(problem))
     _same_run(run, loaded_run)
     # `plain` is None if a parameter is an object that a file cannot hold. Then the file
@@ -637,8 +638,8 @@ def _sampled(
     Losses and gradients of ``batches`` batches of ``batch`` prompts are compared by
     Student's t with those of the risk.
     """
-    # The run minimises the loss of the set, but a trainer draws new prompts. To check
-    # the trainer, check the same problem without a fixed set.
+    # The run minimises the loss of a fixed set of prompts, but a trainer draws new
+    # prompts. To check the trainer, check the same problem without a fixed set.
     if problem.on_fixed_set:
         return None
     try:
@@ -712,7 +713,7 @@ def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
 
     ``many`` has batches that are ``BATCH_RATIO`` times as large as those of ``few``, so
     the expected ratio of the standard deviations is 1/4. The limit is 1/2, because each
-    of them is only estimated, from ``batches`` losses.
+    standard deviation is only estimated, from ``batches`` losses.
     """
 
     def scatter(risk: Risk) -> float:

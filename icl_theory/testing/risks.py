@@ -76,8 +76,8 @@ CLOSE_AT_ONCE = 1e-9
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
 # The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP
-# times its size over a distance of KINK_DISTANCE times the largest parameter. A smooth
-# gradient changes over this distance by a similarly small share of itself.
+# times its size over a distance of KINK_DISTANCE times the largest parameter. Over this
+# distance a smooth gradient changes by a share of the order of KINK_DISTANCE.
 KINK_JUMP = 1e-4
 KINK_DISTANCE = 1e-9
 # To name the wrong entry of a gradient, all entries are checked one by one, if there
@@ -407,8 +407,7 @@ def _check_excess(
 ) -> None:
     """Check that an excess is the loss minus one number, which is at most the floor.
 
-    ``excess`` returns the excess for parameters, and ``name`` is what it is called in
-    messages.
+    ``excess`` returns the excess for parameters, and messages call it ``name``.
     """
     losses = {}
     values = {}
@@ -540,11 +539,11 @@ class Slopes(NamedTuple):
 class GradientCheck:
     """The gradient at one point, compared with differences of the loss.
 
-    The notes of `check_risk` state how. A derivative may be off by the error of the
-    differences, plus the share ``tolerance`` of the gradient's norm. With the default,
-    an error of a single entry by 1e-5 of the norm is found. If the error of the
-    differences is more than a share ``blurred`` of them, the point is at a kink or the
-    loss is noise.
+    The notes of `check_risk` state how they are compared. A derivative may be off by
+    the error of the differences, plus the share ``tolerance`` of the gradient's norm.
+    With the default tolerance, an error of a single entry by 1e-5 of the norm is found.
+    If the error of the differences is more than the share ``blurred`` of the
+    differences, the point is at a kink or the loss is noise.
     """
 
     def __init__(
@@ -606,8 +605,8 @@ class GradientCheck:
             "differences that converge as their width falls",
             f"noise: {slope:.6g} ± {error_of_sides:.1g}",
         )
-        # Only at a kink do the two derivatives differ by more than their errors. There
-        # the gradient may be any number between them.
+        # Only at a kink do the two derivatives differ by more than their errors. At a
+        # kink the derivative by the gradient may be any number between the two.
         if high - low > 2.0 * error_of_sides + self.blurred * size:
             outside = max(low - by_gradient, by_gradient - high)
             excess = outside - error_of_sides - self.tolerance * size

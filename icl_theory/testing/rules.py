@@ -93,7 +93,7 @@ class GroupedBowl(Risk):
 
     @property
     def metric(self) -> float | Array:
-        """The number of numbers that each parameter stands for."""
+        """How many of the four numbers each parameter stands for."""
         return self.counts if self.reduced else 1.0
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:

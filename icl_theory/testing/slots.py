@@ -70,7 +70,8 @@ def check_slots(problem: Family, run: Trajectory) -> None:
 def check_claims(family: type[Family], run: Trajectory) -> None:
     """Measure the rows of a family, answer its questions and make its comparison.
 
-    Rows and questions are functions of ``quick``, here True: they measure small grids.
+    A row or a question is a function of the flag ``quick``. With True, it measures a
+    small grid.
     """
     claims = Claims() if family.claims is None else family.claims
     for row in claims.rows:

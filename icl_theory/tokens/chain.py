@@ -65,8 +65,8 @@ from icl_theory.tokens.sampled import (
 )
 
 Symbols = NDArray[np.intp]
-# Larger y are cut to 1000, so that no y overflows: an infinite y times a zero would be
-# NaN. The cut changes nothing, because e^(-1000) is already 0 in float64.
+# A y above 1000 is cut to 1000, so that no y overflows: an infinite y times a zero
+# would be NaN. The cut changes nothing, because e^(-1000) is already 0 in float64.
 LOG_LARGEST_Y = math.log(1000.0)
 # The recursion carries along at most this many float64 numbers at once (16 MiB), unless
 # a single chain at a single node needs more. A larger limit takes more memory; with a
@@ -80,10 +80,10 @@ ARRAYS_OF_SEQUENCE = 8.0
 # below rounding.
 LOG_NEGLIGIBLE = -37.0
 # Relative rounding error of y, in multiples of the machine epsilon, without the part
-# that comes from the scores. It is more than enough: only a few operations lead from
+# that comes from the scores. Ten is more than enough: only a few operations lead from
 # the scores to y.
 ROUNDINGS_OF_Y = 10.0
-# Added to the terms of a sum that is a divisor, so that the sum is not zero.
+# Added to each term of a sum by which something is divided, so that the sum is not 0.
 SMALLEST = 1e-300
 
 
@@ -171,8 +171,9 @@ class Chains:
                 f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}",
             )
         law = np.broadcast_to(law, (C, law.shape[-1]))
-        # The law may be one of shorter windows. Each pass appends the next symbol: the
-        # law of (a, ..., y) times P(z | y) is the law of (a, ..., y, z).
+        # A law of the oldest symbol alone is extended to a law of windows. Each pass
+        # appends the next symbol: the law of (a, ..., y) times P(z | y) is the law of
+        # (a, ..., y, z).
         while law.shape[1] < W:
             law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
         return law
@@ -333,7 +334,7 @@ class _Positions(NamedTuple):
     has_sink: bool
 
     def place(self, t: int) -> int:
-        """Return the place of position t. The last place has all positions after it."""
+        """Return the place of position t. All later positions share the last place."""
         return min(t, len(self.y) - 1)
 
     def passed(self, sums: Array, t: int, out: Array | None = None) -> Array:
@@ -403,10 +404,10 @@ def _integrate(
 ) -> _Integrals:
     """Integrate over a block of the chains and over the given nodes.
 
-    The scores ``log_w``, (n, W, Q), are those of n places, W windows and Q columns, and
-    column j is for sequences that end in the symbol ``last[j]``. The ``length`` counts
-    the sink, whose value is ``sink``, as a position. The rule for the integral over s
-    has the nodes ``log_s``, (Q, J), and the ``weights``, (J,).
+    The scores ``log_w``, (n, W, Q), are for n places, W windows and Q columns. Column j
+    is for sequences that end in the symbol ``last[j]``. If there is a sink, ``sink`` is
+    its value, and the ``length`` counts the sink as a position. The rule for the
+    integral over s has the nodes ``log_s``, (Q, J), and the ``weights``, (J,).
     """
     P = chains.transitions[block]
     k = chains.symbols
@@ -425,8 +426,8 @@ def _integrate(
     # Before the first position, F is the law of the first window, and n is zero.
     sums[0, 1:] = 0.0
     sums[0, 0] = chains.start[block, :, None]
-    # The matrices are copied into contiguous arrays, because each position multiplies
-    # by them.
+    # The matrices are copied into contiguous arrays, with which the product at each
+    # position takes less time.
     _carry(sums, positions, transitions.swapaxes(2, 3).copy())
     # After the last position, the loss is the sum of B over the windows that end in the
     # column's last symbol, with the weights of the rule and of the chains.
@@ -589,21 +590,23 @@ def _nodes(
 
     The scores ``log_w`` are (n, W, Q), for n places, and the largest of each column is
     0. Let Z_max and Z_min be the largest and the smallest sum Z of the weights that a
-    sequence can have. With ln(s Z_max) = x - e^(-x) the nodes are ``step`` apart in x,
-    from ``first`` on. At the first node s Z_max = e^(-37), and the integrand of the
-    attention is below rounding. At the last node s Z_min > e^4 with the default of
-    ``last``, so that e^(-s Z) is below rounding. A sequence of T positions whose
-    largest weight is v needs only the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes
-    that no sequence needs are left out.
+    sequence can have. The nodes are ``step`` apart in the variable x with
+    ln(s Z_max) = x - e^(-x), from ``first`` on. At the first node s Z_max is about
+    e^(-37), and the integrand of the attention is below rounding. At the last node
+    s Z_min > e^4 with the default of ``last``, so that e^(-s Z) is below rounding. If
+    the largest weight of a sequence of T positions is v, its Z is between v and v T. So
+    it needs only the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes that no sequence
+    needs are left out.
     """
     # The last place has all positions that have no place of their own.
     log_positions = np.zeros((len(log_w), 1))
     log_positions[-1] = math.log(length - len(log_w) + 1)
     log_Z_max = np.logaddexp.reduce(log_w.max(axis=1) + log_positions, axis=0)
     log_Z_min = np.logaddexp.reduce(log_w.min(axis=1) + log_positions, axis=0)
-    # A weight v has the depth ln(Z_max/v), and needs the nodes whose x minus this depth
-    # is between -37 - ln T and ``last``. Depths are rounded up, so that many scores
-    # share one; an interval that begins 1 earlier makes up for this.
+    # Let the depth of a weight v be ln(Z_max/v). Then ln(s v) is nearly x minus the
+    # depth, so v needs the nodes at which this difference is between -37 - ln T and
+    # ``last``. Depths are rounded up, so that many scores share a depth; an interval
+    # that begins 1 earlier makes up for the rounding.
     depths = np.unique(np.ceil(log_Z_max - log_w))
     lowest = LOG_NEGLIGIBLE - 1.0 - math.log(length)
     x_minus_depth = np.arange(lowest, last + step, step)
@@ -740,7 +743,8 @@ class ChainRisk(WithStart, Risk):
         tokens = self.length if self.sink is None else self.length + 1
         integrals = self._integrals(log_w, last, tokens)
         # Sizes of the terms of the gradient. `push`, the mean of a square times y, is
-        # not negative. `SMALLEST` keeps `total`, a divisor below, above zero.
+        # not negative. `SMALLEST` keeps their sum above zero, because the sum is a
+        # divisor below.
         terms = abs(integrals.pull) + integrals.push + SMALLEST
         total = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push

@@ -449,10 +449,11 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
 
 
 def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
-    """Return the loss of a prediction q minus the least loss, of the prediction t.
+    """Return the loss of a prediction q minus the least loss, which t itself has.
 
-    The ``objective`` is "log" or "square". The first axis runs over the labels, whose
-    true probabilities t are ``truth``; the loss is a mean over labels drawn from t.
+    The true probabilities t of the labels are ``truth``, and the loss is a mean over
+    labels drawn from t. The ``objective`` is "log" or "square". The first axis of all
+    arrays runs over the labels.
     With q = t e^d, the excess of the log loss is the sum of t (e^d - 1 - d) over the
     labels, because q and t both sum to 1. For small d the bracket is evaluated by its
     series, in which nothing cancels.

@@ -204,10 +204,11 @@ class IndependentCounts(CountLaw):
         )
 
     def _compositions(self) -> Array:
-        """Return all ways to share N tokens among the kinds, (A, k).
+        """Return the ways to share N tokens among the kinds, (A, k).
 
-        Counts in which the number of tokens of one kind is too rare by itself are left
-        out.
+        Counts are left out if the number of tokens of one of the kinds, other than the
+        last, is rarer than ``rare`` by itself. The last kind gets all tokens that
+        remain.
         """
         # `_likely_numbers` needs about a dozen arrays of N numbers, of 8 bytes each.
         check_fits("N", self.N, 100.0 * self.N)
@@ -302,9 +303,9 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     K = integer("features", features, minimum=2, maximum=EXACT)
     rare = fraction("rare", rare)
     # By Hoeffding's bound, j exceeds its mean by more than x with a probability of at
-    # most exp(-2x²/(K - 1)). The same bound holds if j falls below its mean by more
-    # than x. The square root is the x at which the bound equals ``rare``; 1 is a
-    # margin.
+    # most exp(-2x²/(K - 1)). The probability that j falls below its mean by more than x
+    # has the same bound. The square root is the x at which the bound equals ``rare``; 1
+    # is a margin.
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0
     # An upper estimate: 25 numbers of 8 bytes for each of 2 ``reach`` numbers j.
     check_fits("features", features, 400.0 * reach)
@@ -346,7 +347,8 @@ class TwoStateCounts(CountLaw):
         c_s/n_s & \text{else,}\end{cases}
 
     where P(c | n) is beta-binomial if row s of the chain has a Beta prior, and binomial
-    if the chain is given. The first symbol is x_1 = x_T - n_01 + n_10.
+    if the chain is given. With the numbers n_01 and n_10 of windows 01 and 10, the
+    first symbol is x_1 = x_T - n_01 + n_10.
 
     Parameters
     ----------
@@ -519,7 +521,7 @@ class TwoStateCounts(CountLaw):
 
         Also return the probability of label 1 given the counts, (A,).
         """
-        # `_check_chains` has set both.
+        # `_check_chains` has set both fields.
         assert self.probs is not None
         assert self.transitions is not None
         chains = self.transitions
@@ -653,9 +655,9 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
 
     Here B is the beta function, and :math:`a = (a_0, a_1)` are the parameters.
 
-    The probability is a ratio of numbers Γ(n + a)/(Γ(a) n!), one for n_0, one for n_1
-    and one for n = n_0 + n_1. The logs of these numbers are small sums, so that nothing
-    large cancels.
+    Let g(n, a) be Γ(n + a)/(Γ(a) n!). With n = n_0 + n_1, the probability is
+    g(n_0, a_0) g(n_1, a_1)/g(n, a_0 + a_1). The log of g is a sum of logs of ratios
+    (`log_rising`), so that no logs of large factorials cancel.
     """
     n = pairs.astype(np.intp)
     total = n.sum(axis=1)

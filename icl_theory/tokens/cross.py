@@ -178,13 +178,17 @@ def head_functions(
 
 
 class _Factors(NamedTuple):
-    """The functions of s, or of t, of which G, b and c are products, (U, J)."""
+    """Functions of s, or of t, (U, J).
+
+    Each summand of G, b and c is a function of s times a function of t. In the
+    functions of t, y stands for z.
+    """
 
     zeroth: Array  # e^(-y)
     first: Array  # y e^(-y)
 
     def slope(self, y: Array) -> _Factors:
-        """Return y ∂/∂y of both functions, their derivatives in the score ln w."""
+        """Return y ∂/∂y of both functions: the derivatives with respect to ln w."""
         return _Factors(-self.first, self.first * (1.0 - y))
 
 
@@ -221,7 +225,7 @@ def _generating_function(
 ) -> GeneratingFunction:
     """Return G = E e^(-y-z) of one kind, and its log, for all s and t, (S, T)."""
     p = probs[rows, None]
-    # With a = e^(-y) - 1 and c = e^(-z) - 1, e^(-y-z) - 1 = a + c + a c, in which
+    # With α = e^(-y) - 1 and β = e^(-z) - 1, e^(-y-z) - 1 is α + β + αβ, in which
     # nothing cancels near zero.
     along_s = p * of_s.decay_minus_1[rows]
     along_t = of_t.decay_minus_1[rows]

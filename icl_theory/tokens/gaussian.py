@@ -57,9 +57,9 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
     of two weights e^(c r X) has zeros at imaginary r. The larger X is, the nearer
     these zeros are to r = 0.)
     """
-    # The range of x covers all lengths of a probability above rounding. At x = -5 the
-    # length is e^(-153). Lengths above √d + 12 have a probability below e^(-70), and at
-    # this length x exceeds ln r by e^(-x) < 0.2.
+    # The range of x covers all lengths whose probability is above rounding. At x = -5
+    # the length is e^(-153). Lengths above √d + 12 have a probability below e^(-70). At
+    # this largest length, x exceeds ln r by e^(-x) < 0.2.
     shortest_x = -5.0
     longest_x = math.log(math.sqrt(d) + 12.0) + 0.2
     first = math.floor(shortest_x / step)
@@ -86,7 +86,7 @@ def gaussian_queries(
 ) -> list[QueryNodes]:
     r"""Return nodes for N tokens in d dimensions, for queries of each length.
 
-    They are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
+    The nodes are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
     average over X has a relative error of about e^(-digits). For an improbable length
     the error may be larger, as only its product with the probability counts. A length
     that is less probable than e^(-digits) is left out. The error of the average over r

@@ -115,7 +115,8 @@ class HeadsRisk(Risk):
     tokens: TokenRisk
     heads: int = 2
     _target: Array = field(init=False, repr=False)  # (Q, D)
-    _without: TokenRisk = field(init=False, repr=False)  # the tokens with the target 0
+    # The same tokens with the target 0.
+    _without_target: TokenRisk = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
@@ -137,7 +138,7 @@ class HeadsRisk(Risk):
         set_fields(
             self,
             _target=np.broadcast_to(target.T, (Q, D)),
-            _without=replace(self.tokens, target=np.zeros_like(target)),
+            _without_target=replace(self.tokens, target=np.zeros_like(target)),
         )
 
     @property
@@ -267,11 +268,11 @@ class HeadsRisk(Risk):
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.mean_square.shape)
-        moments = [tokens.moments(theta) for theta in of_heads]
+        scores_by_head = scores.reshape(H, *tokens.mean_square.shape)
+        moments = [tokens.moments(theta) for theta in scores_by_head]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             functions = [
-                head_functions(theta[:, q], tokens.counts) for theta in of_heads
+                head_functions(theta[:, q], tokens.counts) for theta in scores_by_head
             ]
             gram = np.empty((H + 1, H + 1))
             gram[H, H] = y @ y
@@ -307,13 +308,15 @@ class HeadsRisk(Risk):
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.mean_square.shape)
+        scores_by_head = scores.reshape(H, *tokens.mean_square.shape)
         # Half of E|o_h - y|² and half of E|o_h|², with their gradients.
-        errors_squared = [tokens.moments(theta) for theta in of_heads]
-        averages_squared = [self._without.moments(theta) for theta in of_heads]
+        errors_squared = [tokens.moments(theta) for theta in scores_by_head]
+        averages_squared = [
+            self._without_target.moments(theta) for theta in scores_by_head
+        ]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             gram = np.empty((H + 1, H + 1))
-            slopes = np.empty((H, H + 1, of_heads.shape[1]))
+            slopes = np.empty((H, H + 1, scores_by_head.shape[1]))
             gram[H, H] = y @ y
             for h in range(H):
                 moments = errors_squared[h]
@@ -328,8 +331,8 @@ class HeadsRisk(Risk):
                     # E[(o_h - y)·(o_k - y)], and its derivatives with respect to the
                     # scores of head h and to those of head k
                     gram[h, k], slopes[h, k], slopes[k, h] = product(
-                        of_heads[h, :, q],
-                        of_heads[k, :, q],
+                        scores_by_head[h, :, q],
+                        scores_by_head[k, :, q],
                         tokens.probs,
                         errors,
                         tokens.mean_square[:, q],
@@ -354,7 +357,8 @@ def _score_slopes(mu: Array, attention: Array, token_slopes: Array) -> Array:
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
     """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), from a Gram matrix.
 
-    The Gram matrix, (H + 1, H + 1), is that of the errors o_h - y and the target y.
+    The Gram matrix, (H + 1, H + 1), has the mean products of the errors o_h - y and the
+    target y, as in `Products`.
     """
     # Adding the row of y to the row of o_h - y gives the row of o_h. The same holds for
     # columns.
@@ -379,9 +383,9 @@ class GaussianHeadsRisk(WithStart, Risk):
     r"""The loss of softmax heads over Gaussian inputs.
 
     The parameters are the output weights μ of the H heads and then their inverse
-    temperatures ω, (2H,). For a query of length r, the score of a token in head h is
-    :math:`\omega_h r X`, with the component X of the token along the query. The loss is
-    an average over r.
+    temperatures ω, (2H,). For a query vector of length r, the score of a token in head
+    h is :math:`\omega_h r X`, with the component X of the token along the query. The
+    loss is an average over r.
 
     Parameters
     ----------
@@ -425,7 +429,10 @@ class GaussianHeadsRisk(WithStart, Risk):
         return best.output, best.loss
 
     def with_best_output(self, omega: Array) -> Eliminated:
-        """Return the best output weights for given ω, (H,), and the loss with them."""
+        """Return the best output weights for given ω, (H,), and the loss with them.
+
+        The result also has the derivatives of this loss with respect to ω.
+        """
         H = len(omega)
         gram = np.zeros((H + 1, H + 1))
         # Derivatives of the Gram matrix with respect to ω, as the slopes of `Products`.

@@ -1,7 +1,8 @@
 r"""The mean square of a softmax average over tokens of several kinds.
 
 The letters are defined in `icl_theory.tokens.square`. Here the error of a node is a
-vector :math:`e_u`, and a kind κ enters through three sums,
+vector :math:`e_u`. A kind κ enters through :math:`G_\kappa` and two more sums over its
+nodes,
 
 .. math:: g_\kappa = \sum_{u \in \kappa} t_u e_u, \qquad
     d_\kappa = \sum_{u \in \kappa} t_u y_u D_u, \qquad
@@ -293,13 +294,13 @@ def _chunks(
 ) -> Iterator[Nodes]:
     """Yield parts of a rule, so short that their largest array stays in the cache."""
     K = len(kinds.sizes)
-    rows = K
-    if together is not None:
-        L = len(together.probs)
-        rows = L + K
     # The largest array at one value of s has a number for each node, or M coordinates
     # for each kind and, if kinds grow together, for each length.
-    largest = q * max(U, rows * M)
+    vectors = K
+    if together is not None:
+        L = len(together.probs)
+        vectors = L + K
+    largest = q * max(U, vectors * M)
     # An upper estimate: 20 such arrays, of 8 bytes a number, exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
     length = max(1, BLOCK // largest)

@@ -46,7 +46,7 @@ LARGEST_LOG_GROWTH = math.log(1e-10 / 2.0**-52)
 # Neighbouring float64 numbers of this size are 0.002 apart. Nodes of the integral are
 # 0.25 apart in ln s, and would coincide at logits that are a hundred times as large.
 LARGEST_LOGIT = 1e13
-# exp() of a number above 709 overflows.
+# Larger exponents are cut to this number: exp() of a number above 709 overflows.
 LOG_LARGEST = 700.0
 # A number of tokens of one label is left out if its probability is below RARE². A more
 # probable number is used, but without nodes of its own if its probability times the
@@ -55,9 +55,9 @@ RARE = 1e-30
 # A point of the circle is left out if its value is below e^(-60) of the largest value:
 # that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
-# The number of points of the circle minus the largest number of tokens. It is more than
-# enough: a computed coefficient of z^n also contains the coefficients of
-# z^(n + points), z^(n + 2 points), ..., which are far below rounding.
+# The number of points of the circle minus the largest number of tokens. This is more
+# points than needed: with p points, a computed coefficient of z^n also contains the
+# coefficients of z^(n + p), z^(n + 2p), ..., which are far below rounding.
 MORE_POINTS = 128
 # If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
 # differences. If it is larger, the direct formulas hardly lose a digit. Another value
@@ -279,55 +279,58 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
     is_likely = poisson > RARE**2
     k = k[is_likely]
     poisson = poisson[is_likely]
-    points = most + MORE_POINTS
-    point = _needed_points(points, m, radius)
+    number_of_points = most + MORE_POINTS
+    needed = _needed_points(number_of_points, m, radius)
     # Powers and series at the nodes of a block, and values of functions at the points.
     check_fits(
         "tokens",
         most,
-        24.0 * (len(point) + BLOCK) * len(k) + 64.0 * BLOCK * len(point),
+        24.0 * (len(needed) + BLOCK) * len(k) + 64.0 * BLOCK * len(needed),
     )
     # The points are the conjugates of these roots of unity, times the radius. So the
     # roots themselves are the factors (z/r)^(-1) of the inverse transform.
-    roots = np.exp(2j * np.pi / points * np.arange(points))
-    powers = roots[-point[:, None] * k % points]
-    shift = radius * (roots[point] - 1.0).conj()
-    to_coefficients = _to_coefficients(roots, point, n, log_poisson(n, m * radius))
+    roots = np.exp(2j * np.pi / number_of_points * np.arange(number_of_points))
+    powers = roots[-needed[:, None] * k % number_of_points]
+    shift = radius * (roots[needed] - 1.0).conj()
+    to_coefficients = _to_coefficients(roots, needed, n, log_poisson(n, m * radius))
     return _Circle(k, poisson, powers, shift, to_coefficients, column)
 
 
 def _to_coefficients(
     roots: NDArray[np.complex128],
-    point: NDArray[np.intp],
+    needed: NDArray[np.intp],
     n: NDArray[np.int64],
     log_prob: Array,
 ) -> Array:
     """Return the matrix from values at points of the half circle to coefficients.
 
     It is the discrete Fourier transform for the coefficients of z^n, (points, n),
-    divided by the probability of n, whose log is ``log_prob``.
+    divided by the probability of n, whose log is ``log_prob``. The argument ``needed``
+    has the numbers of the points, see `_needed_points`.
     """
-    points = len(roots)
+    number_of_points = len(roots)
     # A coefficient is the mean over the whole circle of the values times (z/r)^(-n). A
     # point that is not real also stands for its conjugate on the other half.
-    is_real = (point == 0) | (2 * point == points)
-    weight = np.where(is_real, 1.0, 2.0) / points
-    transform = weight[:, None] * roots[point[:, None] * n % points]
+    is_real = (needed == 0) | (2 * needed == number_of_points)
+    weight = np.where(is_real, 1.0, 2.0) / number_of_points
+    transform = weight[:, None] * roots[needed[:, None] * n % number_of_points]
     return np.asarray(transform * np.exp(-log_prob))
 
 
-def _needed_points(points: int, m: int, radius: float) -> NDArray[np.intp]:
+def _needed_points(number_of_points: int, m: int, radius: float) -> NDArray[np.intp]:
     """Return the numbers of the points on one half of the circle that are needed.
 
-    Let a point have the angle φ. The functions have at least m - 1 factors e^z, each of
-    the size e^(r cos φ). A point is left out if their product is below e^(-60) times
-    the value at φ = 0, so that (m - 1) r (1 - cos φ) exceeds 60.
+    Point 0 is the positive real one, and the numbers rise along the circle. Let a point
+    have the angle φ. The functions have at least m - 1 factors e^z, each of the size
+    e^(r cos φ). A point is left out if the product of these factors is below e^(-60)
+    times its value at φ = 0, so that (m - 1) r (1 - cos φ) exceeds 60.
     """
     largest_drop = 2.0  # cos φ drops from 1 to -1 on half the circle
     if m > 1:
         largest_drop = min(NEGLIGIBLE / ((m - 1) * radius), 2.0)
-    last = math.ceil(points * math.acos(1.0 - largest_drop) / (2.0 * math.pi))
-    return np.arange(min(last, points // 2) + 1)
+    largest_angle = math.acos(1.0 - largest_drop)
+    last = math.ceil(number_of_points * largest_angle / (2.0 * math.pi))
+    return np.arange(min(last, number_of_points // 2) + 1)
 
 
 def _integrate(problem: _Problem, radius: float) -> LogLoss:

@@ -113,14 +113,14 @@ class CountedTokens(Sampled[NodeCounts]):
             return super().evaluate_runs(params, prompts)
         scores = params.reshape(len(params), -1)
         R, U = scores.shape
-        size = prompts_per_run(prompts, R)
+        size = prompts_per_run(prompts, R)  # B/R
         n = prompts.counts.reshape(R, size, U)
         nu = prompts.noise.reshape(R, size, U)
         e = self.risk.errors[0]
         # Weights relative to the largest one of a run, (R, U, 1). The factor cancels.
         w = np.exp(scores - scores.max(axis=1, keepdims=True))[:, :, None]
-        Z = n @ w  # (R, B, 1)
-        mean_error = n @ (w * e) / Z  # (R, B, D)
+        Z = n @ w  # (R, B/R, 1)
+        mean_error = n @ (w * e) / Z  # (R, B/R, D)
         mean_noise = nu @ w / Z
         squared = np.sum(mean_error**2, axis=2, keepdims=True) + mean_noise**2
         counts_by_node = n.swapaxes(1, 2)

@@ -71,8 +71,8 @@ NEGLIGIBLE = 1e-12
 # coordinate of its error.
 NUMBERS_OF_TOKEN = 6.0
 # Relative rounding error of an integrand, in multiples of 2^-52, without the part that
-# comes from ln s. It is more than enough: only a few operations lead from ln s to the
-# integrand.
+# comes from ln s. Sixteen is more than enough: only a few operations lead from ln s to
+# the integrand.
 ROUNDINGS = 16.0
 
 
@@ -176,8 +176,8 @@ def _rows(name: str, value: ArrayLike, size: int, row: str, axes: int) -> Array:
     """
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
-    # Larger numbers, whose squares may leave the range of float64, are refused, and so
-    # are infinite ones.
+    # A number above `LARGEST` is refused, because its square may leave the range of
+    # float64. Written with "not", the test also refuses NaN.
     if not largest <= LARGEST:
         raise argument_error(
             name,
@@ -464,7 +464,8 @@ class TokenRisk(Risk):
         largest_loss = float(
             self.asked @ self.moments(scores, step, errors_of_one_sign).loss
         )
-        # The nodes of the integral are those of `moments`, which cuts the same gaps.
+        # `moments` cuts the gaps between scores in the same way, so that this gives the
+        # nodes of its integral.
         log_w = capped(scores.reshape(self.mean_square.shape), FARTHEST)
         counts = self.counts if self._together is None else [self._together.total()]
         # Only the range of ln s matters below, and it hardly depends on the step.
@@ -566,18 +567,18 @@ class TokenRisk(Risk):
     def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
         """Draw ``size`` prompts token by token, without a check of the arguments."""
         query = self.draw_queries(rng, size)
-        nodes = []
-        missing = []
+        nodes_of_kinds = []
+        missing_of_kinds = []
         lengths = self.draw_lengths(rng, size)
         for count, length in zip(self.counts, lengths, strict=True):
             N = count.places
             node_of_kind = choose(rng, self.probs[count.rows], (size, N))
-            nodes.append(count.rows.start + node_of_kind)
+            nodes_of_kinds.append(count.rows.start + node_of_kind)
             # Nodes are drawn for N tokens, however long a prompt is. The tokens beyond
             # its length are marked as missing.
-            missing.append(np.arange(N) >= length[:, None])
-        node = np.concatenate(nodes, axis=1)
-        is_missing = np.concatenate(missing, axis=1)
+            missing_of_kinds.append(np.arange(N) >= length[:, None])
+        node = np.concatenate(nodes_of_kinds, axis=1)
+        is_missing = np.concatenate(missing_of_kinds, axis=1)
         # Flat indices of node and query in an array of the shape (U, Q).
         place = node * len(self.asked) + query
         standard_deviations = np.sqrt(self.spread).ravel().take(place)

@@ -63,9 +63,8 @@ def variance(
     r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
 
     This variance of the errors is small if the tokens that share the attention of a
-    prompt have the same error.
-    The array ``squares``, (q, U), has :math:`E \sum_i a_i^2` over the tokens i of each
-    node.
+    prompt have the same error. The array ``squares``, (q, U), has
+    :math:`E \sum_i a_i^2` over the tokens i of each node.
     """
     total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
     if spread is not None:
@@ -215,7 +214,8 @@ def _pairs_of_one_kind(
     """Return the integrals over pairs if all tokens are of one kind."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # The derivatives of P with respect to G. The [0] selects the only query.
+    # The derivatives of P with respect to the G of the only kind; order[0] is for the
+    # only query.
     first, second, third = (order[0] for order in tokens.orders[0])
     # The node with the largest P' b at each s has the most attention there. Its error
     # is subtracted from all errors.
@@ -231,8 +231,8 @@ def _pairs_of_kinds(
     """Return the integrals over pairs of tokens of the same kind or of two kinds."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # The derivatives of P with respect to the G of a node's own kind, (U, J). The [0]
-    # selects the only query.
+    # The derivatives of P with respect to the G of a node's own kind, (U, J). In all
+    # arrays with an axis of queries, the index 0 selects the only query.
     first, second, third = np.empty((3, *b.shape), dtype=b.dtype)
     for count, orders in zip(counts, tokens.orders, strict=True):
         first[count.rows] = orders.first[0]

@@ -1,8 +1,8 @@
-"""Softmax attention of one number over tokens on the unit sphere.
+"""Softmax attention over tokens on the unit sphere, with one trained number κ.
 
 The law of the tasks is invariant under rotations. The score of a token x_i for the
-query x is κ x_i·x, with a number κ. `sphere_tokens` returns nodes for the tokens and
-the risk as a function of their scores. `SphereRisk` is the loss as a function of κ.
+query x is κ x_i·x. `sphere_tokens` returns nodes for the tokens and the risk as a
+function of their scores. `SphereRisk` is the loss as a function of κ.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -
 class SphereRisk(Pullback):
     r"""The loss of κ, (1,), for scores :math:`\kappa x_i^\top x`.
 
-    It is least at κ = ``best``.
+    The loss is least at κ = ``best``.
     """
 
     best: float  # the best κ

@@ -81,15 +81,16 @@ LONG = 3e8
 # A gradient smaller than this share of its terms has lost four digits, and counts as
 # cancelled: twelve digits remain at the limit.
 CANCELLED = 1e-4
-# A step of `change_along` is the direction divided by this and by its largest entry.
-# The square of the step, 1e-40, is far below rounding.
+# A step of `change_along` is the direction divided by this number and by the largest
+# entry of the direction. The square of the step, 1e-40, is far below rounding.
 IMAGINARY_STEP = 1e20
 # Cutting y at `LARGEST_Y` adds at most e^(-300), about 5e-131, to G. That is far below
 # rounding if G is at least this. If G is smaller at the last value of s, where it is
 # least, the cut factors may be all of G, so they are set to zero and G is computed
 # again. Any limit from 1e-110 up would do; a larger one repeats the work more often.
 SMALL_MEAN = 1e-60
-# ln s up to which s itself does not overflow (a cautious limit).
+# If ln s is below this, s itself does not overflow. (The limit is cautious: float64
+# ends at ln s = 709.)
 LARGEST_LOG_S = 600.0
 
 # form(queries, rows, z, out) writes C z to out, for the matrices C of some queries. The
@@ -283,6 +284,7 @@ def _blocks(
     at most ``LARGEST_UNNEEDED_SHARE`` of the cache goes to nodes that a query does not
     need.
     """
+    # A query has U numbers at each of its nodes.
     needed_numbers: list[int] = (U * needed[order]).tolist()
     start = 0
     unneeded = 0
@@ -321,7 +323,8 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     np.multiply(work.decay, work.y, out=work.b)
     np.multiply(work.b, queries.probs[:, :, None], out=work.b)
     counts = [count]
-    # With one kind of tokens, `tokens.b` is `work.b` itself, without a division by G.
+    # `tilted` divides b by the G of its kind only if there are several kinds. There is
+    # one kind, so `tokens.b` is `work.b` itself.
     tokens = tilted(work.y, work.b, counts, [G], rule.weights)
     np.multiply(tokens.b, tokens.y, out=work.b_y)
     form_of_queries = partial(form, queries.number)
@@ -385,7 +388,7 @@ def _decays(
         # The factors e^(-y) whose y was cut become zero. If G is above the limit, they
         # do not change it in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
-        # `generating_function` has overwritten this array.
+        # `generating_function` has overwritten a part of ``minus_y``.
         np.negative(y, out=minus_y)
         G = generating_function(queries.probs, decay, minus_y, rows, absent)
     if queries.turn is None:

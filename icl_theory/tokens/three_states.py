@@ -176,7 +176,8 @@ class ThreeStateCounts(CountLaw):
             # symbols are renamed. (If both are equally frequent, they keep their
             # names.)
             probability_of_row = probability_of_row * 2.0
-        # How often each symbol occurs: the last symbol 0 begins no window.
+        # How often each symbol occurs: once for each window that it begins. The last
+        # symbol, which is 0, begins no window and counts once more.
         totals = np.array([r0 + 1.0, r1, r2])
         truth = (self.concentration + row_0) / (3.0 * self.concentration + r0)
         per_start = [
@@ -272,7 +273,8 @@ def _mean_C(
     """Return the mean of C if u is the first symbol, for each row (n_01, n_02).
 
     It is zero if no sequence with this first symbol has these counts. The array
-    ``mean_cofactor`` is that of `ThreeStateCounts._block`.
+    ``mean_cofactor``, (T, T), has the mean of C over rows 1 and 2, for each pair of
+    sums of these two rows in the columns 1 and 2.
     """
     _, r1, r2 = row_sums
     # d_y is the sum of rows 1 and 2 in column y. The head of the module has the sum of
