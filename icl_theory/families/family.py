@@ -266,9 +266,9 @@ class Family(RuleParameters, FixedSetParameters):
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the parameters by name.
 
-        Parameters without a default come before those with one. In both groups,
-        parameters that the class declares itself come first, then inherited ones, and
-        last those that every family has.
+        Parameters without a default come before parameters with a default. In both
+        groups, parameters that the class declares itself come first, then inherited
+        ones, and last the parameters that every family has.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class Family(RuleParameters, FixedSetParameters):
                 cls.goal,
                 '("epsilon", value) or ("above", value), or None',
             )
-        annotations = inspect.get_annotations(cls)  # without those of base classes
+        annotations = inspect.get_annotations(cls)  # of this class only
         own_names = [name for name in annotations if name in declarations]
         shared = [name for name in SHARED if name not in own_names]
         inherited = [name for name in declarations if name not in {*own_names, *shared}]
@@ -491,7 +491,7 @@ class Family(RuleParameters, FixedSetParameters):
     ) -> Mapping[str, Any] | None:
         """Compute P points of a sweep together.
 
-        The results must be the same as those of a simulation of each point.
+        The results must be the same as if each point were simulated by itself.
 
         Parameters
         ----------
@@ -656,13 +656,13 @@ class Family(RuleParameters, FixedSetParameters):
     def trained_risk(self) -> Risk:
         """Return the risk that is trained.
 
-        It is `risk`, or the loss on the fixed set of prompts; with ``loss="mse"`` it is
-        twice that risk.
+        The result is `risk`, or the loss on the fixed set of prompts. With
+        ``loss="mse"`` it is twice this loss.
         """
         risk = self._set_risk if self.on_fixed_set else self.risk()
         if not self._has_mse:
             return risk
-        # Imported here because few problems need it.
+        # Imported here because few problems need this module.
         from icl_theory.engine.scaled import ScaledRisk
 
         return ScaledRisk(risk, self.loss_factor)
@@ -802,7 +802,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     def _halved(self, run: Trajectory) -> Trajectory:
         """Return a run on the mean squared error with its losses halved."""
-        # Imported here because few problems need it.
+        # Imported here because few problems need this module.
         from icl_theory.families.loss_units import in_half_units
 
         return in_half_units(run, self.half, self._is_plain)
@@ -922,7 +922,7 @@ class Family(RuleParameters, FixedSetParameters):
         """
         run = self._own(run)
         if self._has_mse:
-            # Imported here because few problems need it.
+            # Imported here because few problems need this module.
             from icl_theory.families.loss_units import in_mse
 
             values_in_half = self.half.measured(self._halved(run))

@@ -31,7 +31,7 @@ FACTOR = 2.0
 def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
     """Return a run on the mean squared error with its losses halved.
 
-    They are then the losses of the theory, ½ E(ŷ - y)².
+    The halved losses are the losses of the theory, ½ E(ŷ - y)².
 
     Parameters
     ----------

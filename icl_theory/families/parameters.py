@@ -311,7 +311,7 @@ class Number(ParameterKind):
             has_integer_type = values.dtype.kind in "iu"
             # The result is a copy, which later changes of the argument do not affect.
             if self.whole and has_integer_type:
-                # Integers stay integers: a float64 would round those beyond 2**53.
+                # Integers stay integers: a float64 would round integers beyond 2**53.
                 return values.copy()
             return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]

@@ -349,10 +349,7 @@ def _own_schedule(schedule: Schedule | Callable[[int], Any]) -> Schedule:
 
 
 def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of this name with its settings.
-
-    It is refused if it needs a setting that is not given.
-    """
+    """Return the schedule of this name, or refuse it if a setting is missing."""
     steps = values["decay_steps"]
     milestones = values["milestones"]
     factor = DECAY_FACTOR if values["decay_factor"] is None else values["decay_factor"]

@@ -47,8 +47,8 @@ from icl_theory.families.registry import find
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# The losses of a file may differ by this relative amount from the losses computed here,
-# because another release may have better formulas.
+# The losses of a file may differ by this relative amount from the losses that this
+# release computes, because another release may have better formulas.
 LOSS_TOLERANCE = 1e-6
 # The losses may also differ by this part of the largest loss, because other processors
 # round the same formula differently.
@@ -94,10 +94,10 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
         The run as it was saved. If the parameters of its problem are numbers and words,
         the file contains them. The problem is then made again, so that the run can
         compute any step. Any other run has only its saved steps. If the problem cannot
-        be made here, or if it gives other losses at the saved states than the file has,
-        the run also has only its saved steps, and ``notes["family"]`` says why. If the
-        family defines its own `simulate`, a step that was not saved is computed by
-        simulating the whole run.
+        be made in this installation, or if it gives other losses at the saved states
+        than the file has, the run also has only its saved steps, and
+        ``notes["family"]`` says why. If the family defines its own `simulate`, a step
+        that was not saved is computed by simulating the whole run.
 
     Raises
     ------

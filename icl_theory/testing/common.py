@@ -92,8 +92,8 @@ def expect_same(expected: Any, actual: Any, subject: str) -> None:
         for name, value in expected.items():
             expect_same(value, actual[name], f"{name!r} in {subject}")
     difference = _difference(expected, actual, subject, "the same bits")
-    # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do. So
-    # fail even if the largest difference is 0.
+    # Numbers may be equal although their bits differ, for example 0.0 and -0.0. So fail
+    # even if the largest difference is 0.
     _fail_at_worst(expected, actual, difference, subject, "the same bits")
 
 

@@ -57,8 +57,8 @@ BATCH_TOLERANCE = 1e-9
 # would do: a smaller one makes the second run longer.
 SECOND_RATE = 0.8
 # A count of steps must be exact if its estimated error, in steps, is at most this. With
-# a smaller limit more wrong counts would pass. With a larger one more sound counts
-# would fail: those whose error changes the rounding to an integer.
+# a smaller limit more wrong counts would pass. With a larger limit more sound counts
+# would fail, because their error changes the rounding to an integer.
 CERTAIN_ERROR = 0.1
 # How many times larger the large batches are than the small ones, by number of samples.
 # The scatter of their mean losses should be smaller by the square root of this, 4.
@@ -636,7 +636,7 @@ def _sampled(
     """Check the trainer on samples, if there is one, at both ends of a run.
 
     Losses and gradients of ``batches`` batches of ``batch`` prompts are compared by
-    Student's t with those of the risk.
+    Student's t with the loss and the gradient of the risk.
     """
     # The run minimises the loss of a fixed set of prompts, but a trainer draws new
     # prompts. To check the trainer, check the same problem without a fixed set.
@@ -711,9 +711,9 @@ def _differ(first: Risk, second: Risk, params: Array) -> bool:
 def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
     """Check that losses of 16 times larger batches scatter less than half as much.
 
-    ``many`` has batches that are ``BATCH_RATIO`` times as large as those of ``few``, so
-    the expected ratio of the standard deviations is 1/4. The limit is 1/2, because each
-    standard deviation is only estimated, from ``batches`` losses.
+    The batches of ``many`` are ``BATCH_RATIO`` times as large as the batches of
+    ``few``, so the expected ratio of the standard deviations is 1/4. The limit is 1/2,
+    because each standard deviation is only estimated, from ``batches`` losses.
     """
 
     def scatter(risk: Risk) -> float:

@@ -59,8 +59,8 @@ FORWARD = (
 # 2^-18. Wide ones have less rounding error, and narrow ones serve losses that bend
 # within a short distance.
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
-# The relative rounding of a loss or a gradient: about 50 times that of a float64, since
-# both are sums.
+# The relative rounding of a loss or a gradient: about 50 times the rounding of a single
+# float64, because losses and gradients are sums.
 ROUNDING = 1e-14
 # Two values of a loss or of a gradient may differ by this share if they are sums of the
 # same numbers in different orders.
@@ -72,7 +72,7 @@ CLOSE_AT_ONCE = 1e-9
 # A Hessian product may be off by the error of the differences with which it is
 # compared, plus HESSIAN_TOLERANCE times its largest entry and, for rounding,
 # GRADIENT_SHARE times the largest entry of the gradient. By default a product is itself
-# a difference of gradients, so the tolerance is larger than that of gradients.
+# a difference of gradients, so its tolerance is larger than the one for gradients.
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
 # The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP
@@ -227,8 +227,8 @@ def _random_points(
 def _given_points(points: Sequence[ArrayLike], start: Array) -> dict[str, Array]:
     """Return the points of the caller, by their names in messages.
 
-    They must have the shape of the initial parameters ``start``; any other point is a
-    ValueError, which names the argument ``points`` of `check_risk`.
+    Each point must have the shape of the initial parameters ``start``. Otherwise a
+    ValueError names the argument ``points`` of `check_risk`.
     """
     # A single number is not a sequence of parameters.
     if dimensions(points) == 0:
@@ -446,7 +446,7 @@ def difference(
     """Return the derivative of a function at 0, and an estimate of its error.
 
     The function returns a float or an array. The widths are `WIDTHS` times ``scale``, a
-    length over which the function is taken to be smooth. They are tried from the
+    length over which the function is taken to be smooth. The widths are tried from the
     largest one on, until the error is at most the share ``resolved`` of the derivative,
     which is far below all tolerances. If no width reaches this, the width with the
     least error is used. If no two successive widths give finite differences, the

@@ -32,8 +32,8 @@ REDUCED = 1e-9
 # larger steps.
 REDUCED_RATE = 0.1
 
-# The largest relative difference between the parameters of the loop and those of the
-# engine in a short run. The loop adds changes plainly, and the engine adds them with a
+# The largest relative difference between the parameters that the loop and the engine
+# reach in a short run. The loop adds changes plainly, and the engine adds them with a
 # compensation of rounding errors.
 SUM = 1e-12
 
@@ -68,7 +68,7 @@ class QuarticBowl(Risk):
 
 
 class GroupedBowl(Risk):
-    r"""A bowl of four numbers, of which the first three stay equal.
+    r"""A bowl in four numbers; the first three numbers stay equal.
 
     If ``reduced``, the parameters are two numbers. The first of them stands for the
     three equal numbers: its gradient is the sum of their gradients, and its entry of
@@ -137,8 +137,8 @@ def check_rule(
     number. Training by the engine gives the parameters of a loop over ``step`` at every
     step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule
     says that it commutes with reductions (``Rule.reducible``), one number that stands
-    for three equal numbers changes as each of them would. This is tried on a bowl, and
-    only if no ``risk`` is given.
+    for three equal numbers changes as each of them would. This property is tried on a
+    bowl, and only if no ``risk`` is given.
 
     Parameters
     ----------
@@ -261,8 +261,9 @@ def _step(
 ) -> tuple[Array, Array]:
     """Take a step, and return the change of the parameters and the next memory.
 
-    These must be finite float64 arrays of the right shapes, and the step must not have
-    changed its arguments. The risk and the step number t are passed on to the rule.
+    Both results must be finite float64 arrays of the right shapes, and the step must
+    not have changed its arguments. The risk and the step number t are passed on to the
+    rule.
     """
     arguments = {"params": params, "gradient": gradient, "memory": memory}
     before = {name: value.copy() for name, value in arguments.items()}
@@ -312,8 +313,8 @@ def _independent_of_time(
 ) -> None:
     """Check that a rule whose runs may skip steps ignores the step number.
 
-    Its memory must be empty or have the shape of the parameters. With a memory, the
-    rule must have a Jacobian, from which skipping computes many steps at once.
+    The memory of such a rule must be empty or have the shape of the parameters. A rule
+    with a memory must have a Jacobian, from which skipping computes many steps at once.
     """
     memory = states[0].memory
     shape = states[0].params.shape

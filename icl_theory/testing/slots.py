@@ -36,8 +36,8 @@ from icl_theory.testing.common import attempt, expect
 # The names of papers and commands. People type them in a shell, where other characters
 # would need quotes.
 NAME = re.compile(r"[a-z][a-z0-9-]*")
-# A loss may rise by this share of itself from one step to the next. It allows for
-# rounding, which is smaller, and not for an unstable learning rate.
+# A loss may rise by this share of itself from one step to the next. Rounding is smaller
+# than this share, and an unstable learning rate soon makes the loss rise by more.
 LOSS_ROUNDING = 1e-12
 # A sharpness that is zero or negative is replaced by this number in 2/sharpness, which
 # then is huge but finite.
@@ -123,8 +123,8 @@ def _expected_steps(problem: Family) -> None:
 def _limits(problem: Family) -> None:
     """Check the slot ``limits``, a pair of numbers for each of some parameters x.
 
-    They are the limits of the exponent d ln T/d ln x at small and at large x, with T
-    steps to the target.
+    The two numbers are the limits of the exponent d ln T/d ln x at small and at large
+    x, with T steps to the target.
     """
     family = type(problem)
     arguments = problem.arguments()
@@ -139,8 +139,8 @@ def _limits(problem: Family) -> None:
 def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> None:
     """Check the stable learning rate, if the problem has one.
 
-    It must lower the loss in each step of gradient descent. At the end of ``run`` it
-    must also be at most 2/sharpness, because descent is unstable at larger rates. An
+    The rate must lower the loss in each step of gradient descent. At the end of ``run``
+    it must also be at most 2/sharpness, because descent is unstable at larger rates. An
     excess of up to the share ``rounding`` is allowed, because a sharpness may be found
     by iteration.
     """

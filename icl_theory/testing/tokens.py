@@ -35,10 +35,10 @@ def check_tokens(
 ) -> None:
     """Compare the loss of short prompts with the sum over all of them.
 
-    The sum would take long for more than ``most_prompts`` prompts. In that case the
-    prompts are made shorter than those of the risk, but keep one token of each kind,
-    and only the most probable nodes are used. ``where`` names the parameters ``params``
-    in error messages.
+    The sum would take long for more than ``most_prompts`` prompts. If the risk has
+    more, the comparison is made for a risk with shorter prompts, which keep one token
+    of each kind, and with only the most probable nodes. ``where`` names the parameters
+    ``params`` in error messages.
     """
     small, rows = _shortened(risk, most_prompts)
     scores = params[rows]
@@ -141,7 +141,8 @@ def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
         attention = np.exp(scores[nodes] - scores[nodes].max())
         attention /= attention.sum()
         error = attention @ risk.errors[q][nodes]
-        # The values of tokens scatter independently around those of their nodes.
+        # The values of tokens scatter independently around the mean values of their
+        # nodes.
         square = float(error @ error + attention**2 @ risk.spread[nodes, q])
         loss += 0.5 * probability * square
     return loss

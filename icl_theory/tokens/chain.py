@@ -453,7 +453,8 @@ def _positions(
 ) -> _Positions:
     """Return y, e^(-y) and u of all positions.
 
-    The arguments are those of `_integrate`, for the transitions ``P``, (C, k, k).
+    The array ``P``, (C, k, k), has the transitions of the block. All other arguments
+    are described in `_integrate`, and ``newest`` in `Chains`.
     """
     C, k, _ = P.shape
     W = len(newest)

@@ -56,8 +56,8 @@ LARGEST_D_OF_SERIES = 0.1
 # The sum of the probabilities of a prediction may differ from 1 by this much, which is
 # rounding. A larger difference would change the excess loss.
 ERROR_OF_PREDICTION = 1e-12
-# 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d², from that of d^9
-# down to the constant one, as `np.polyval` takes them.
+# The coefficients 1/11!, ..., 1/2! of d^9, ..., d^0 in the series of (e^d - 1 - d)/d².
+# `np.polyval` takes them in this order.
 INVERSE_FACTORIALS = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
 
 

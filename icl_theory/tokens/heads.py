@@ -81,8 +81,8 @@ class HeadsRisk(Risk):
         = \sum_h \mu_h (o_h - y) + \Bigl(\sum_h \mu_h - 1\Bigr) y ,
 
     the loss is half a quadratic form of :math:`\mu_1, \ldots, \mu_H` and
-    :math:`\sum_h \mu_h - 1`. Its matrix has the mean products of the errors
-    :math:`o_h - y` and of the target y (see ``Products``).
+    :math:`\sum_h \mu_h - 1`. The matrix of this form has the mean products of the
+    errors :math:`o_h - y` and of the target y (see ``Products``).
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ class HeadsRisk(Risk):
                 slopes[h, H] -= moments.gradient[:, q]
                 for k in range(h):
                     # E[(o_h - y)·(o_k - y)], and its derivatives with respect to the
-                    # scores of head h and to those of head k
+                    # scores of head h and of head k
                     gram[h, k], slopes[h, k], slopes[k, h] = product(
                         scores_by_head[h, :, q],
                         scores_by_head[k, :, q],
@@ -499,7 +499,7 @@ class GaussianHeadsRisk(WithStart, Risk):
     def _nodes(self, largest: float) -> tuple[_Query, ...]:
         """Return nodes in the length r of the query, each with the loss of its length.
 
-        They are fine enough for all ω between -``largest`` and ``largest``.
+        The nodes are fine enough for all ω between -``largest`` and ``largest``.
         """
         # Labels are linear in the random task β. The coefficient of β along the query
         # stands for a label (see `Kind`): X for a token, and r for the answer.
@@ -611,7 +611,7 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     if slope(high) < 0.0:
         best = high  # the loss falls up to the largest ω
     elif slope(low) >= 0.0:
-        best = low  # the loss is constant up to rounding here, and rises at larger ω
+        best = low  # the loss is constant, up to rounding, and rises at larger ω
     else:
         best = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
     omega = math.exp(best)

@@ -217,7 +217,7 @@ def moments(
         The part of D that is not the square of e, such as label noise.
     together : Together, optional
         Numbers of tokens of kinds that grow together. They replace the numbers of
-        ``counts``, which are the largest ones.
+        ``counts``, which are the largest numbers of each kind.
     """
     integrate = partial(_integrate, _Kinds.of(counts), errors, together)
     # The numbers of tokens that decide which values of s the rule has.
@@ -413,8 +413,8 @@ def _independent(
 def _sums_over_others(array: Array) -> Array:
     """Return for each kind the sum of the array over all other kinds, (q, K, M, J).
 
-    It is a sum over the kinds before this kind plus a sum over the kinds after it. If
-    the kind were subtracted from the sum of all kinds, the others would lose digits.
+    The kinds before this kind and the kinds after it are summed separately. If this
+    kind were subtracted from the sum over all kinds, the result would lose digits.
     """
     others = np.zeros_like(array)
     np.cumsum(array[:, :-1], axis=1, out=others[:, 1:])

@@ -151,8 +151,8 @@ def mean_log_loss(
         # A coefficient of z^n is computed as a sum over a circle of the radius
         # ``density``. The terms, and so the rounding errors, are larger than the sum.
         # The ratio of the terms to the sum is least if the Poisson mean, density times
-        # m, is n. ``log_growth`` is the log of the factor by which the ratio exceeds
-        # this least value here.
+        # m, is n. With the given density, ``log_growth`` is the log of the factor by
+        # which the ratio exceeds its least value.
         log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(log_growth))
         if log_growth[worst] > LARGEST_LOG_GROWTH:
@@ -257,11 +257,12 @@ class _Circle(NamedTuple):
         """Return the coefficient of z^n of a function, for each answer's n, (J, A).
 
         The ``values`` of the function at the points are (J, points). The function is
-        for labels with independent Poisson counts, hence the factors e^(z - r). So the
+        for labels with independent Poisson counts, hence the factors e^(z - r). So its
         coefficient is the mean over multinomial counts times the Poisson probability of
-        n, by which it is divided here.
+        n. The matrix ``to_coefficients`` includes the division by this probability.
         """
-        # The imaginary parts cancel with those of the other half of the circle.
+        # The values on the other half of the circle are the conjugates, so that the
+        # imaginary parts cancel.
         return (values @ self.to_coefficients).real[:, self.column]
 
 
@@ -304,9 +305,9 @@ def _to_coefficients(
 ) -> Array:
     """Return the matrix from values at points of the half circle to coefficients.
 
-    It is the discrete Fourier transform for the coefficients of z^n, (points, n),
-    divided by the probability of n, whose log is ``log_prob``. The argument ``needed``
-    has the numbers of the points, see `_needed_points`.
+    The matrix, (points, n), is the discrete Fourier transform for the coefficients of
+    z^n, divided by the probability of n, whose log is ``log_prob``. The argument
+    ``needed`` has the numbers of the points, see `_needed_points`.
     """
     number_of_points = len(roots)
     # A coefficient is the mean over the whole circle of the values times (z/r)^(-n). A

@@ -212,8 +212,8 @@ class Lengths:
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order``, unchecked.
 
-        They are evaluated at G = ``mean``, an array of real or complex numbers, whose
-        logarithm is ``log``.
+        The derivatives are taken at G = ``mean``, an array of real or complex numbers,
+        whose logarithm is ``log``.
         """
         n = self.least + np.arange(len(self._probs))
         # The k-th derivative of G^n is a falling factorial times G^(n - k). The factor

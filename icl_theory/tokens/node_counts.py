@@ -44,8 +44,7 @@ class NodeCounts(NamedTuple):
 class CountedTokens(Sampled[NodeCounts]):
     """The trainer of a `TokenRisk` on prompts that are drawn by their counts.
 
-    Losses and gradients have the same law as those on prompts that are drawn token by
-    token.
+    Losses and gradients have the same law as if the prompts were drawn token by token.
 
     Parameters
     ----------

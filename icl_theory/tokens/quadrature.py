@@ -76,11 +76,11 @@ def trapezoid(
 
     with equidistant x, and N the largest number of tokens. At the first node x is
     ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last node
-    the slowest decay is complete. It belongs to the shortest prompt, if all its n
-    tokens have the smallest weight; :math:`n s w_{\min}` is then about e to the power
-    ``last``. With the default this is 70, and the decay e^(-70) is below rounding. The
-    scores ``log_w`` are (U, Q), and the largest score of each query is 0. The numbers
-    of tokens of all kinds, ``counts``, give N and n.
+    the slowest decay is complete. The slowest decay is the one of the shortest prompt,
+    if all its n tokens have the smallest weight; :math:`n s w_{\min}` is then about e
+    to the power ``last``. With the default this power is 70, and the decay e^(-70) is
+    below rounding. The scores ``log_w`` are (U, Q), and the largest score of each query
+    is 0. The numbers of tokens of all kinds, ``counts``, give N and n.
     """
     N = 0.0
     shortest = 0.0

@@ -317,8 +317,8 @@ class TokenRisk(Risk):
     def _check_second(self) -> None:
         """Refuse second moments if a target other than 0 is given, too.
 
-        They are moments of the errors, from which the target is already subtracted. The
-        default of the target is 0, so an explicit 0 cannot be told from it.
+        Second moments are moments of the errors, from which the target is already
+        subtracted. A target of 0 is not refused, because 0 is also the default.
         """
         if self.second is None:
             return
@@ -333,8 +333,8 @@ class TokenRisk(Risk):
     def _errors_of_values(self, kinds: Sequence[Kind], Q: int) -> Array:
         """Return the errors e = v - y of all nodes, (Q, U, D).
 
-        They follow from the values and the target. The field ``target`` is replaced by
-        the checked target, (D, 1) or (D, Q).
+        The errors follow from the values and the target. The field ``target`` is
+        replaced by the checked target, (D, 1) or (D, Q).
         """
         all_D = {kind.values.shape[1] for kind in kinds}
         if len(all_D) > 1:

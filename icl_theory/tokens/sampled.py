@@ -167,8 +167,8 @@ def chosen(draws: Array, cumulated: Array) -> Indices:
 def choose(rng: np.random.Generator, probs: Array, shape: tuple[int, ...]) -> Indices:
     """Draw an array of indices with given probabilities.
 
-    The result is that of ``rng.choice(len(probs), shape, p=probs)``, which takes
-    several times as long if many indices are drawn.
+    The indices are the same as from ``rng.choice(len(probs), shape, p=probs)``, which
+    takes several times as long if many indices are drawn.
     """
     # Arrays cannot be keys of a cache, but their bytes can.
     cumulated, index_of_bin = _guide(probs.tobytes())

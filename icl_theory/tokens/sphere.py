@@ -31,7 +31,7 @@ LEAST_MEAN_SQUARE = 1e-10
 # nodes change the least loss by at most the relative amount LARGEST_CHANGE.
 NUMBERS_OF_NODES = (60, 120, 240)
 LARGEST_CHANGE = 1e-7
-# The search for the best κ begins here and doubles κ.
+# The search for the best κ begins at this κ and doubles it.
 FIRST_KAPPA = 1.0 / 16.0
 # Absolute error of the best κ at which its search ends, near rounding error.
 ERROR_OF_KAPPA = 1e-14

@@ -12,7 +12,7 @@ one-dimensional integral,
     \frac{ds}{s}, \qquad \varphi(G) = E\,G^n .
 
 Under the integral, the derivative with respect to the score :math:`\theta_u` is
-:math:`y_u \partial/\partial y_u`. It replaces the factors as follows,
+:math:`y_u \partial/\partial y_u`. This derivative replaces the factors as follows,
 
 .. math:: b_u \to b_u (1 - y_u), \qquad b_u y_u \to b_u y_u (2 - y_u), \qquad
     G \to -b_u .
@@ -241,7 +241,7 @@ def _queries(
 ) -> Queries:
     """Return all queries, with scores split into real and imaginary parts.
 
-    The arguments are those of `moments`.
+    The arguments are described in `moments`; ``counts`` has an entry for each kind.
     """
     turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
     occurs = np.isfinite(log_w.real)
@@ -264,8 +264,9 @@ def _queries(
 def _check_memory(q: int, U: int, rule: Nodes, *, is_complex: bool) -> None:
     """Refuse a block whose work arrays do not fit the memory."""
     J = len(rule.log_s)
-    # `_Workspace` has seven arrays. A complex workspace takes the space of 14. It is
-    # made from y and e^(-y) of a real workspace, two more arrays.
+    # `_Workspace` has seven arrays. A complex workspace takes the space of 14 real
+    # arrays, and is computed from two more real arrays, y and e^(-y) for the real parts
+    # of the scores.
     arrays = 16 if is_complex else 7
     check_fits(
         "params",
@@ -399,7 +400,7 @@ def _decays(
 def _complex_decays(
     queries: Queries, turn: Array, real: _Workspace, real_G: GeneratingFunction
 ) -> tuple[_Workspace, GeneratingFunction]:
-    """Return the complex factors, to first order in the imaginary parts of the scores.
+    """Return y, e^(-y) and G to first order in the imaginary parts of the scores.
 
     The imaginary parts are the ``turn``: y becomes y (1 + i turn), and e^(-y) becomes
     e^(-y) (1 - i turn y). The factors for the real parts of the scores are ``real`` and

@@ -272,7 +272,7 @@ def _mean_C(
 ) -> Array:
     """Return the mean of C if u is the first symbol, for each row (n_01, n_02).
 
-    It is zero if no sequence with this first symbol has these counts. The array
+    The mean is zero if no sequence with this first symbol has these counts. The array
     ``mean_cofactor``, (T, T), has the mean of C over rows 1 and 2, for each pair of
     sums of these two rows in the columns 1 and 2.
     """

@@ -209,7 +209,7 @@ def write_field(
 ) -> None:
     """Write to ``out``, (q, U, J), the field C b of the tokens at the nodes ``rows``.
 
-    The ``reference`` is that of `write_fields`.
+    The ``reference`` is described in `write_fields`.
     """
     # C is a real matrix. So the real and the imaginary parts of b are multiplied as
     # separate real columns.
