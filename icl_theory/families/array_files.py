@@ -18,11 +18,11 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Reading a text takes at most this many times the size of its file in memory: a
+# To read a text takes at most this many bytes of memory for each byte of its file: a
 # generous estimate.
 MEMORY_PER_CHARACTER = 16.0
-# Reading an array takes at most this many bytes for each number: for its value, and for
-# the tuples that a problem keeps.
+# To read an array takes at most this many bytes of memory for each number: for its
+# value, and for the tuples that a problem keeps.
 MEMORY_PER_NUMBER = 64.0
 # An error shows this many characters of the reason at most, so that it stays short.
 SHOWN_CHARACTERS = 120

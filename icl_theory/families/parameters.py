@@ -220,7 +220,7 @@ class ParameterKind:
     def parse(self, name: str, text: str) -> Any:
         """Return the value for which a text of the command line stands.
 
-        The caller still has to ``check`` it.
+        The value is not checked: ``check`` may refuse it later.
         """
         return _checked_text(name, text)
 

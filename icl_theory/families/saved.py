@@ -55,7 +55,7 @@ LOSS_TOLERANCE = 1e-6
 PROCESSOR_TOLERANCE = 1e-12
 # The largest number of arrays in a file. Generous: a saved run has about ten.
 MOST_ARRAYS = 100
-# Reading a file takes at most this many times the size of the file in memory: a
+# To read a file takes at most this many bytes of memory for each byte of the file: a
 # generous estimate.
 MEMORY_PER_BYTE = 3.0
 # The losses of a file are checked for this much processor time, in seconds. In a longer

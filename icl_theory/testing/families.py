@@ -469,7 +469,7 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     dataset = attempt("sweep", sweep, type(problem), progress=False, **swept)
     for i, rate in enumerate(rates):
         point = problem.changed(eta=rate)
-        wanted = point.measured(point.simulate())
+        simulated = point.measured(point.simulate())
         status = str(dataset[STATUS.name].values[i])
         message = str(dataset[MESSAGE.name].values[i])
         expect(
@@ -483,14 +483,14 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
             # What the column stores for this point: a missing value, unless the
             # simulation measured one. The dtype of the column may round it.
             stored = blank((column,), 1)[column.name]
-            if column.name in wanted:
-                stored[0] = wanted[column.name]
+            if column.name in simulated:
+                stored[0] = simulated[column.name]
             subject = f"column {column.name} of a sweep at eta = {rate!r}"
             agrees = same(np.array([value], dtype=column.dtype), stored)
             # A family that computes points together may step by another scheme than a
             # simulation. A point in closed form takes no steps, so it must have the
             # same bits in both.
-            if has_batches and column.dtype == "f8" and wanted["method"] != "closed":
+            if has_batches and column.dtype == "f8" and simulated["method"] != "closed":
                 is_near = bool(
                     np.isclose(value, stored[0], rtol=BATCH_TOLERANCE, atol=0.0)
                 )
@@ -527,19 +527,19 @@ def _closed_form(
         # or two.
         steps=min(max(last, 1) + 2, exact_steps),
     )
-    within = exact.t[exact.t <= last]
-    states = form.states(within)
-    wanted = exact.states[: len(within)]
-    distance = float(np.abs(states - wanted).max())
-    scale = float(np.abs(wanted).max())
-    wanted_words = f"those of single steps to {tolerance * scale:.1g}"
+    # The exact run may have gone beyond the last step of the closed form.
+    common_steps = exact.t[exact.t <= last]
+    closed_states = form.states(common_steps)
+    exact_states = exact.states[: len(common_steps)]
+    distance = float(np.abs(closed_states - exact_states).max())
+    scale = float(np.abs(exact_states).max())
     expect(
         distance <= tolerance * scale,
         "states in closed form",
-        wanted_words,
+        f"those of single steps to {tolerance * scale:.1g}",
         f"{distance:.1g} off",
     )
-    # A longer run was not followed to its target.
+    # Single steps follow only a run of at most ``exact_steps`` to its target.
     if last + 2 <= exact_steps:
         _same_count(closed, exact)
 

@@ -482,7 +482,7 @@ def _quotient(
     total: Any = 0
     sum_of_weights = 0.0
     largest = 0.0
-    # Far points may overflow; the caller looks at whether the result is finite.
+    # Far points may overflow; `difference` checks whether the result is finite.
     with np.errstate(all="ignore"):
         for j, weight in stencil:
             value = function(j * width)

@@ -58,7 +58,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
         expect(np.isfinite(loss), f"level {name}", "a finite loss", loss)
     _limits(problem)
     _stable_rate(problem, run)
-    _arrays(problem)
+    _batched(problem)
     _update(problem, run)
     if family.claims is not None:
         _claims(family.claims, run)
@@ -196,7 +196,7 @@ def _loss_falls(risk: Risk, rate: float, steps: int = 200) -> None:
         )
 
 
-def _arrays(problem: Family) -> None:
+def _batched(problem: Family) -> None:
     """Check the slot ``batched`` with two equal points.
 
     The slot computes several points of a sweep together: it gets their parameters as
@@ -225,10 +225,10 @@ def _arrays(problem: Family) -> None:
         batch: Any = attempt("slot batched", family.batched, points, common)
     # The result is None if the family makes no arrays for these points.
     if batch is not None:
-        _batch(family, batch)
+        _check_batch(family, batch)
 
 
-def _batch(family: type[Family], batch: Any) -> None:
+def _check_batch(family: type[Family], batch: Any) -> None:
     """Check the names and shapes of the arrays of two points.
 
     The names are columns of a sweep, and "stop" for the `Stop` at which each run ended.

@@ -179,6 +179,7 @@ def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
         if risk.lengths is not None:
             probs = np.asarray(risk.lengths)
         return list(zip(probs.tolist(), rows.tolist(), strict=True))
+    # For each kind, the pairs of a probability and a number of tokens.
     laws = []
     for kind in risk.kinds:
         if isinstance(kind.number, Lengths):
@@ -190,7 +191,7 @@ def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
             laws.append([(1.0, int(np.max(kind.number)))])
     lengths = []
     # The numbers of tokens of different kinds are independent.
-    for length in itertools.product(*laws):
-        probability = math.prod(p for p, _ in length)
-        lengths.append((probability, [n for _, n in length]))
+    for pairs in itertools.product(*laws):
+        probability = math.prod(p for p, _ in pairs)
+        lengths.append((probability, [n for _, n in pairs]))
     return lengths

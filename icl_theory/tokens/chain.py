@@ -773,18 +773,18 @@ class ChainRisk(WithStart, Risk):
         return columns.reshape(-1, W, Q)
 
     def _error_of_loss(
-        self, integrals: _Integrals, log_w: Array, terms: Array, tokens: int
+        self, integrals: _Integrals, log_w: Array, sum_of_terms: Array, tokens: int
     ) -> Array:
         """Estimate the error of the loss of each column from above, (Q,).
 
-        The sum of the sizes of all terms of the gradient is ``terms``, (Q,). This sum
-        is the sensitivity of the loss to relative errors of y.
+        The sum of the sizes of all terms of the gradient, ``sum_of_terms``, (Q,), is
+        the sensitivity of the loss to relative errors of y.
         """
         # Each position rounds the sums that it carries. Moreover, ln y is a sum of
         # numbers as large as the range of the scores. The rounding of this sum is a
         # relative error of y.
         roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
-        rounding = integrals.carried + roundings_of_y * terms
+        rounding = integrals.carried + roundings_of_y * sum_of_terms
         rounding *= np.finfo(float).eps
         # `UNSEEN` estimates what underflow and the cut of scores remove from the loss,
         # for a prompt of one token whose squared error is 1. The estimate grows with

@@ -220,16 +220,16 @@ class IndependentCounts(CountLaw):
             # Each row is repeated, once for each number of tokens of this kind: from
             # ``lowest`` to ``highest``, but at most the number of tokens that remain.
             repeats = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
-            rows = float(repeats.sum(dtype=float))
+            new_rows = float(repeats.sum(dtype=float))
             # A row has k counts, and Z numbers in `table`, in several arrays each.
-            check_fits("N", self.N, 8.0 * rows * (4 * k + 3 * Z))
-            # For each repetition, the row that is repeated and where its repetitions
-            # begin.
-            row = np.repeat(np.arange(len(repeats)), repeats)
-            start_of_row = np.repeat(np.cumsum(repeats) - repeats, repeats)
-            tokens_of_kind = lowest + np.arange(len(row)) - start_of_row
-            counts = np.column_stack([counts[row], tokens_of_kind])
-            remaining = remaining[row] - tokens_of_kind
+            check_fits("N", self.N, 8.0 * new_rows * (4 * k + 3 * Z))
+            # For each new row, the old row that it repeats, and the new row at which
+            # the repetitions of this old row begin.
+            old_row = np.repeat(np.arange(len(repeats)), repeats)
+            first_new_row = np.repeat(np.cumsum(repeats) - repeats, repeats)
+            tokens_of_kind = lowest + np.arange(len(old_row)) - first_new_row
+            counts = np.column_stack([counts[old_row], tokens_of_kind])
+            remaining = remaining[old_row] - tokens_of_kind
         return np.column_stack([counts, remaining])
 
     def _likely_numbers(self, probs: Array) -> tuple[int, int]:

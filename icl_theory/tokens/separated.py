@@ -42,8 +42,9 @@ MOST_PAIRED = 2000
 # share of the loss. A larger limit would leave more queries to the slower test of
 # `is_separated`. The value is a rough choice.
 SMALL_VARIANCE = 0.06
-# `is_separated` compares this many nodes with the largest attention. More nodes would
-# make the test slower; the ones with little attention contribute little.
+# `is_separated` compares at most this many nodes with each other, the nodes with the
+# largest attention. More nodes would make the test slower, and nodes with little
+# attention contribute little.
 MOST_COMPARED = 64
 # Scores are separated if pairs of nodes contribute less than this share of the mean
 # square error. The value is a rough choice: either way of computing the gradient is
@@ -91,12 +92,12 @@ def is_separated(
     cancel each other, as near a minimum. A sum over pairs would then be no better. All
     arrays are for one query, (U,).
     """
-    largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
-    largest = largest[attention[largest] > 0.0]
-    if len(largest) < 2:
+    most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
+    most_attended = most_attended[attention[most_attended] > 0.0]
+    if len(most_attended) < 2:
         return False
     # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
-    nodes = largest[np.argsort(-log_w[largest], kind="stable")]
+    nodes = most_attended[np.argsort(-log_w[most_attended], kind="stable")]
     N = sum(count.number for count in counts)
     # Larger gaps are cut, because exp() is slow if its result is subnormal.
     gap = np.minimum(np.abs(log_w[nodes, None] - log_w[nodes]), -LOG_ZERO)
@@ -104,8 +105,9 @@ def is_separated(
     ratio = np.minimum(N * np.exp(-gap), 1.0)
     shared_attention = _shared_attention(nodes, attention, ratio, counts)
     C = _second_moments(nodes, len(attention), form)
-    change = _sizes_of_change(C, D[nodes], ratio)
-    contribution = np.sum(np.triu(shared_attention * change, 1))
+    size_of_change = _sizes_of_change(C, D[nodes], ratio)
+    # The upper triangle has each pair once.
+    contribution = np.sum(np.triu(shared_attention * size_of_change, 1))
     return bool(contribution < SMALL_SHARE * (attention @ D))
 
 
