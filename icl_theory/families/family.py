@@ -762,7 +762,7 @@ class Family(RuleParameters, FixedSetParameters):
         return run.observed.keys() == observed.keys()
 
     def described(self, run: Trajectory) -> Trajectory:
-        """Add the family's phases, regime and notes to a run, and return it.
+        """Add the family's phases, regime and notes to a run, and return the run.
 
         Raises
         ------
@@ -772,7 +772,7 @@ class Family(RuleParameters, FixedSetParameters):
         return self._described(self._own(run))
 
     def _described(self, run: Trajectory) -> Trajectory:
-        """Add phases, regime and notes to a run of this problem, and return it.
+        """Add phases, regime and notes to a run of this problem, and return the run.
 
         Unlike `described`, this does not check that the run is one of this problem.
         """
@@ -833,7 +833,7 @@ class Family(RuleParameters, FixedSetParameters):
         return self._halved(run)
 
     def named(self, run: Trajectory) -> Trajectory:
-        """Add this problem and its parameters to a run, and return it.
+        """Add this problem and its parameters to a run, and return the run.
 
         Raises
         ------

@@ -66,10 +66,10 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
 
 
 def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of columns with losses as mean squared errors.
+    """Return the values of columns, with losses turned into mean squared errors.
 
-    The argument ``values`` has the values by the names of the columns, with losses that
-    have the factor 1/2.
+    The argument ``values`` has the values by the names of the columns. Its losses have
+    the factor 1/2.
     """
     columns_of_losses = {
         column.name
@@ -95,7 +95,7 @@ def batched_mse(
     descent or its flow. Only this training takes the same steps on half the loss at
     twice the rate.
     """
-    # Imported here because it imports the families.
+    # Imported here because the module imports the families.
     from icl_theory.families.rule_parameters import within
 
     if not within(DESCENT_OR_FLOW, points, common).all():

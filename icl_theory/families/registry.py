@@ -94,7 +94,8 @@ def find(name: str) -> type[Family]:
     commands_by_family, _ = filled_slots("commands")
     for commands in commands_by_family.values():
         # Commands that cannot be loaded are left out: `left_out` catches the error, and
-        # adds a message to a list. Here the list is thrown away; other code reports it.
+        # adds a message to a list. The list is thrown away, as other code reports the
+        # error.
         with left_out("the slot commands", []):
             problems |= {problem.name: problem for problem in commands.values()}
     if name in problems:

@@ -119,7 +119,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
 def loaded(
     path: str | os.PathLike[str], find_family: Callable[[str], type[Family]]
 ) -> Trajectory:
-    """Read a run, and make its problem again if that is possible here.
+    """Read a run, and make its problem again if that is possible on this machine.
 
     Parameters
     ----------
@@ -432,7 +432,7 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
 def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
     """Refuse a run that lacks the memory of its rule, such as a momentum.
 
-    Without it, training could not continue from a saved state.
+    Without this memory, training could not continue from a saved state.
     """
     # A closed form gives any iterate directly and needs no memory.
     if run.method == "closed":

@@ -447,10 +447,10 @@ def difference(
 
     The function returns a float or an array. The widths are `WIDTHS` times ``scale``, a
     length over which the function is taken to be smooth. The widths are tried from the
-    largest one on, until the error is at most the share ``resolved`` of the derivative,
-    which is far below all tolerances. If no width reaches this, the width with the
-    least error is used. If no two successive widths give finite differences, the
-    derivative is None and the error infinite. ``FORWARD`` differences give the
+    largest one on, until the error is at most the share ``resolved`` of the derivative.
+    (This share is far below all tolerances.) If no width reaches this error, the width
+    with the least error is used. If no two successive widths give finite differences,
+    the derivative is None and the error infinite. ``FORWARD`` differences give the
     derivative from the right.
     """
     best_slope = None
@@ -524,8 +524,8 @@ class Slopes(NamedTuple):
     Attributes
     ----------
     by_differences, by_gradient : float
-        The derivative by finite differences of the loss, and as the product of the
-        gradient and the direction.
+        The derivative from finite differences of the loss, and the derivative as the
+        product of the gradient and the direction.
     excess : float
         The amount by which the two derivatives differ beyond the error of the
         differences and the tolerance. They agree if it is at most 0.
@@ -565,9 +565,9 @@ class GradientCheck:
         # Keep a copy, because a risk might write its next gradient into the same array.
         self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
-        # The rounding error of a difference at the smallest width. It is not a sign of
-        # a kink or of noise.
-        self.noise = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
+        # The rounding error of a difference at the smallest width. A difference may be
+        # off by this much without a kink and without a loss that is noise.
+        self.rounding = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
 
     def slope(
         self, direction: Array, stencil: Stencil = CENTRAL
@@ -588,7 +588,7 @@ class GradientCheck:
         size = self.norm * float(np.linalg.norm(direction))
         expect(np.isfinite(error), self.subject, "a finite loss around it", "none")
         excess = abs(by_gradient - slope) - error - self.tolerance * size
-        is_sharp = error <= self.blurred * max(abs(slope), size) + self.noise
+        is_sharp = error <= self.blurred * max(abs(slope), size) + self.rounding
         if excess <= 0.0 and is_sharp:
             return Slopes(slope, by_gradient, excess)
         # Either the gradient is wrong, or the point is at a kink, or the loss is noise.
@@ -600,7 +600,7 @@ class GradientCheck:
         error_of_sides = max(error_ahead, error_behind)
         largest = max(abs(low), abs(high), size)
         expect(
-            error_of_sides <= self.blurred * largest + self.noise,
+            error_of_sides <= self.blurred * largest + self.rounding,
             self.subject,
             "differences that converge as their width falls",
             f"noise: {slope:.6g} ± {error_of_sides:.1g}",

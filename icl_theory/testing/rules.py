@@ -186,7 +186,7 @@ def check_rule(
     # A shorter run would hardly test whether the order of steps matters.
     steps = integer("steps", steps, minimum=10)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
-    bowls_only = risk is None
+    uses_bowls = risk is None
     risk = QuarticBowl() if risk is None else risk
     # Refuse a risk that is a reduction if the rule does not commute with reductions.
     refuse_reduced(risk, rule)
@@ -204,7 +204,7 @@ def check_rule(
     if rule.skippable:
         _independent_of_time(rule, risk, eta, states)
     _as_trained(rule, risk, eta, states)
-    if bowls_only and rule.reducible:
+    if uses_bowls and rule.reducible:
         _commutes_with_reductions(
             rule, min(eta, REDUCED_RATE), min(steps, REDUCED_STEPS)
         )

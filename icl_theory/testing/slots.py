@@ -317,7 +317,7 @@ def _claims(claims: Claims, run: Trajectory) -> None:
 def _figures(figures: Any) -> None:
     """Check that each figure has a title, and is a script or needs no argument.
 
-    `title` returns the first line of its docstring, or its name.
+    The title is the first line of the docstring of the script or function, or its name.
     """
     expect(
         isinstance(figures, Mapping),

@@ -35,10 +35,10 @@ def check_tokens(
 ) -> None:
     """Compare the loss of short prompts with the sum over all of them.
 
-    The sum would take long for more than ``most_prompts`` prompts. If the risk has
-    more, the comparison is made for a risk with shorter prompts, which keep one token
-    of each kind, and with only the most probable nodes. ``where`` names the parameters
-    ``params`` in error messages.
+    The sum would take long for more than ``most_prompts`` prompts. If the risk has more
+    prompts than this, the comparison is made for a risk with shorter prompts, which
+    keep one token of each kind, and with only the most probable nodes. ``where`` names
+    the parameters ``params`` in error messages.
     """
     small, rows = _shortened(risk, most_prompts)
     scores = params[rows]

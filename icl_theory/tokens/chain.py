@@ -12,10 +12,11 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
 The mean in the integral comes from a recursion over the positions. For each window at
-position t the recursion carries along F, A and B. They are the parts that the sequences
-in this window contribute to the means of :math:`e^{-\sum y}` times 1, n and
-:math:`\tfrac12|n|^2`, with sums over the positions up to t. With
-:math:`u = y(e_x - P_q)`, a position with the symbol x changes them by
+position t the recursion carries along F, A and B. They are the means of
+:math:`e^{-\sum y}`, :math:`n e^{-\sum y}` and :math:`\tfrac12|n|^2 e^{-\sum y}` over
+the sequences that are in this window, times the probability of these sequences. All
+sums, also the one in n, run over the positions up to t. With
+:math:`u = y(e_x - P_q)`, a position with the symbol x changes F, A and B by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .

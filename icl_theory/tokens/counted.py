@@ -408,7 +408,7 @@ def _prediction(counts: Array, log_w: Array) -> _Prediction:
 def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
     """Return the prediction for counts, (k, n), and ``weights``, (k, V).
 
-    No sum of weights may underflow.
+    The weights must be so near each other in size that no sum of them underflows.
     """
     mass = weights.T @ counts  # (V, n)
     # A label for which no token stands has the logarithm -inf.
@@ -416,7 +416,7 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
         log_o = np.log(mass / mass.sum(axis=0))
 
     def shared(values: Array) -> Array:
-        # The share of kind k in label v is counts_k weights_kv/mass_v.
+        # The share of kind κ in label v is counts_κ weights_κv/mass_v.
         per_mass = np.divide(values, mass, out=np.zeros_like(mass), where=mass > 0.0)
         return np.einsum("kv,kv->k", counts @ per_mass.T, weights)
 

@@ -272,9 +272,10 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     query's feature, which have the query's label; tokens of other features with the
     query's label; and tokens of other features with the opposite label. Label 0 is the
     label of the query. If j of the K - 1 other features have this label, the kinds have
-    the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Among m
-    tokens of other features, let a have the query's label. The sum of their labels ±1
-    is D = 2a - m. The law of D is a sum of positive terms, in which nothing cancels:
+    the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Let m tokens
+    show other features, and let a of these tokens have the query's label. If this label
+    counts as 1 and the opposite label as -1, the sum over the m tokens is D = 2a - m.
+    The law of D is a sum of positive terms, in which nothing cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.
@@ -527,8 +528,9 @@ class TwoStateCounts(CountLaw):
         chains = self.transitions
         counts = sequences.counts
         total = sequences.total
-        # As in `IndependentCounts`: the law under the mean chain, times the mean over
-        # the chains of the ratio between the law under a chain and this law.
+        # As in `IndependentCounts`, the law of the counts is the law under the mean
+        # chain times a ratio of laws. The ratio is the law under a chain divided by the
+        # law under the mean chain, averaged over the chains.
         mean_chain = np.tensordot(self.probs, chains, 1)
         mean_counts = np.repeat(total, 2, axis=1) * mean_chain.ravel()
         # Poisson numbers with a given sum are multinomial.

@@ -108,10 +108,10 @@ def gaussian_queries(
         if log_accuracy < 0.0:
             continue
         # With this h and the largest c, the error e^(-π²/(c r h)) is
-        # e^(-log_accuracy - 2): a margin of 2.
+        # e^(-log_accuracy - 2): a margin of 2 in the exponent.
         h = min(LARGEST_STEP, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
         # About N exp(-reach²/2) of N tokens are beyond the reach. With this reach, the
-        # number is e^(-log_accuracy - 6): a margin of 6.
+        # number is e^(-log_accuracy - 6): a margin of 6 in the exponent.
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)

@@ -264,7 +264,7 @@ class HeadsRisk(Risk):
     def _grams(self, scores: Array) -> Iterator[tuple[float, Array]]:
         """Yield the probability and the Gram matrix of each query, see `Products`.
 
-        Without the slopes of `_products` this takes half the time.
+        Unlike `_products`, this method computes no slopes, and takes half the time.
         """
         tokens = self.tokens
         H = len(scores)

@@ -340,6 +340,8 @@ def _integrate(problem: _Problem, radius: float) -> LogLoss:
     # A factor exp(-s e^logit) falls from 1 to 0 at its break, ln s = -logit. Beyond the
     # last break of the right labels the integrand vanishes.
     last = -float(problem.top.min())
+    # A product of the factors of all m = P + S labels falls earlier than one factor, by
+    # at most ln(m + 1).
     spread = math.log(problem.P + problem.S + 1.0)
     sums = np.zeros((4, len(problem.top)))
     for log_s, width in _nodes(_breaks(problem, circle), last, spread):
@@ -351,8 +353,8 @@ def _breaks(problem: _Problem, circle: _Circle) -> Array:
     """Return the breaks of all factors exp(-s e^logit), see `_nodes`."""
     m = problem.P + problem.S
     most = int(problem.tokens.max())
-    # Larger numbers of tokens of a label have a probability below `RARE`, even if it is
-    # summed over all labels and all numbers.
+    # Numbers of tokens of a label above ``largest_k`` have a probability below `RARE`,
+    # even if it is summed over all labels and all such numbers.
     largest_k = circle.k[circle.poisson * (m + 1) * (most + 1) > RARE][-1]
     breaks = [-problem.top, -problem.beta * np.arange(largest_k + 1)]
     if problem.log_rest > -math.inf:
@@ -473,12 +475,12 @@ def _nodes(
     """Return blocks of nodes ln s and of their weights, (J,) each.
 
     A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is nearly
-    constant outside a range that begins the distance ``before`` to the left of the
-    break and ends the distance ``after`` to its right. With the defaults, it differs
-    from 1 by e^(-42) at most before the range, and is below exp(-e^6), about e^(-403),
-    after it. A product of m such factors falls earlier, by ``spread`` = ln(m + 1) at
-    most. Between such ranges the integrand is constant, and there are no nodes.
-    Beyond the last break of the right labels, ``last``, the whole integrand vanishes.
+    constant outside the range of ln s from -D - ``before`` to -D + ``after``. With the
+    defaults, the factor differs from 1 by at most e^(-42) before the range, and is
+    below exp(-e^6), about e^(-403), after the range. A product of m such factors falls
+    earlier, by ``spread`` = ln(m + 1) at most. Between such ranges the integrand is
+    constant, and there are no nodes. Beyond the last break of the right labels,
+    ``last``, the whole integrand vanishes.
     With ln s = u - e^(-(u - first)) there are fewer and fewer nodes towards small s,
     where the integrand is proportional to s. The trapezoidal rule in u has the error
     e^(-π²/step).

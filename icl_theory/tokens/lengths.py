@@ -264,9 +264,10 @@ class UniformLengths(Lengths):
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
-        # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
-        # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
-        # number of powers. All derivatives are positive, so nothing cancels.
+        # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling M:
+        # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m. For each binary digit of the
+        # number of powers, M is doubled, and one more power is added if the digit is 1.
+        # All derivatives are positive, so nothing cancels.
         most = int(self.most)
         number_of_powers = most - max(self.least, 1) + 1
         total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it

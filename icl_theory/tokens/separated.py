@@ -70,8 +70,9 @@ def variance(
     total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
     if spread is not None:
         # e_u is the error of the node, without the spread of its tokens. So the spread
-        # is taken out of both terms: E Σ_u a_u D_u has E Σ_i a_i times the spread, and
-        # twice the loss has E Σ_i a_i² times the spread, with sums over the tokens i.
+        # is taken out of both terms: E Σ_u a_u D_u contains the spread times E Σ_i a_i,
+        # and twice the loss contains the spread times E Σ_i a_i², with sums over the
+        # tokens i.
         total -= np.einsum("qc,qc->q", attention - squares, spread)
     return np.asarray(total)
 
@@ -186,8 +187,8 @@ def gradient_by_pairs(
 
     to the entry u of the gradient, and minus this to the entry v. The factor ½ comes
     from three attentions, as :math:`S^{-3} = \tfrac12 \int s^3 e^{-sS} ds/s`. At each
-    s, the error of the node with the largest b is subtracted from all errors, so that
-    no large terms cancel.
+    s, the error of the node with the most attention, the largest :math:`P' b`, is
+    subtracted from all errors, so that no large terms cancel.
     """
     # y was cut at 300, so a larger y has the factor e^(-300) in place of e^(-y). This
     # factor might exceed the gradient, so it is set to zero.

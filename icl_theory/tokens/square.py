@@ -455,7 +455,8 @@ def _mend_cancelled(
     counts = [count]
     loss = result.loss.real
     (orders,) = tokens.orders  # of the only kind
-    squares = integral(orders.first.real, b_y.real)  # E Σ a_i² over the tokens i
+    # E Σ a_i² over the tokens i at each node.
+    squares = integral(orders.first.real, b_y.real)
     # Pairs help only if nearly all attention of a prompt is on tokens with one error,
     # so that the errors hardly vary under the attention. This test is quick, and
     # excludes most queries late in a run.

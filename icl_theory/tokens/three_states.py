@@ -58,11 +58,11 @@ class ThreeStateCounts(CountLaw):
 
     The rows of the chain have the Dirichlet law with the parameter α for each symbol,
     and the first symbol is uniform. The right label is the next symbol. Symbols are
-    renamed in each sequence: 0 is the last symbol, 1 is the one of the two others that
-    occurs more often, and 2 is the third one; two equally frequent ones keep their
-    order. A token stands for its symbol. There are six kinds of tokens: the tokens 0,
-    1, 2 whose predecessor equals the last symbol, and the tokens 0, 1, 2 with another
-    predecessor.
+    renamed in each sequence: 0 is the last symbol, 1 is the more frequent one of the
+    two other symbols, and 2 is the less frequent one; two equally frequent symbols keep
+    their order. A token stands for its symbol. There are six kinds of tokens: the
+    tokens 0, 1, 2 whose predecessor equals the last symbol, and the tokens 0, 1, 2 with
+    another predecessor.
 
     Parameters
     ----------
@@ -179,11 +179,15 @@ class ThreeStateCounts(CountLaw):
         # How often each symbol occurs: once for each window that it begins. The last
         # symbol, which is 0, begins no window and counts once more.
         totals = np.array([r0 + 1.0, r1, r2])
+        # The next symbol is drawn from the row of the last symbol 0. Its law given the
+        # counts is the posterior mean of this row.
         truth = (self.concentration + row_0) / (3.0 * self.concentration + r0)
         per_start = [
             probability_of_row * _mean_C(u, row_sums, n1, n2, mean_cofactor)
             for u in range(3)  # the first symbol
         ]
+        # Row 0 counts the tokens whose predecessor equals the last symbol 0. All other
+        # tokens have another predecessor.
         if not self.first:
             counts_without_first = np.hstack([row_0, totals - row_0])
             return counts_without_first, np.sum(per_start, axis=0), truth
