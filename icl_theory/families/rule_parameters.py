@@ -2,7 +2,7 @@
 
 `RuleParameters`, from which every family inherits, declares the parameters, and
 `rule_from` makes the rule. For the points of a sweep, `rules_of_points` returns the
-rules, and `within` says which rules a theory covers.
+rules, and `within` says at which points a theory applies.
 """
 
 from __future__ import annotations

@@ -22,14 +22,14 @@ from icl_theory.testing.common import attempt, copied, expect, expect_near, expe
 # all parameters. A wrong rule differs within a step or two, so a few are enough.
 REDUCED_STEPS = 12
 
-# The largest relative difference between the changes in these two runs, which add
-# numbers in different orders. Rounding is far smaller, and a rule that does not commute
-# with reductions differs by far more.
+# The largest relative difference between the changes in a run of reduced parameters and
+# in a run of all parameters. The two runs add numbers in different orders. Rounding is
+# far smaller, and a rule that does not commute with reductions differs by far more.
 REDUCED = 1e-9
 
-# The largest learning rate of these two runs, even if ``eta`` is larger. Gradient
-# descent on the bowl stays finite at the rate 0.5 but not at 1, and momentum makes
-# larger steps.
+# The largest learning rate in the comparison of these two runs, even if ``eta`` is
+# larger. Gradient descent on the bowl of four numbers stays finite at the rate 0.5 but
+# not at 1, and momentum makes larger steps.
 REDUCED_RATE = 0.1
 
 # The largest relative difference between the parameters that the loop and the engine
@@ -42,8 +42,8 @@ SUM = 1e-12
 # between them.
 STEP_NUMBERS = (0, 7, 10**6)
 
-# How many steps of the run are repeated with these numbers. The first step starts with
-# an empty or zero memory, and the later ones with the memory of a step.
+# How many steps of the run are repeated with the numbers `STEP_NUMBERS`. The first step
+# starts with an empty or zero memory, and the later ones with the memory of a step.
 RENUMBERED_STEPS = 3
 
 
@@ -54,7 +54,7 @@ class QuarticBowl(Risk):
     that mixes up steps or entries is found.
     """
 
-    widths = np.array([[0.2, 0.5], [1.0, 0.05]])
+    widths = np.array([[0.2, 0.5], [1.0, 0.05]])  # the factors a_i
 
     @property
     def initial(self) -> Array:
@@ -75,8 +75,8 @@ class GroupedBowl(Risk):
     the metric is 3.
     """
 
-    widths = np.array([0.5, 0.5, 0.5, 2.0])
-    counts = np.array([3.0, 1.0])
+    widths = np.array([0.5, 0.5, 0.5, 2.0])  # factors as in `QuarticBowl`
+    counts = np.array([3.0, 1.0])  # how many numbers each reduced parameter stands for
     # For each of the four numbers, the index of the reduced parameter that stands for
     # it.
     groups = np.array([0, 0, 0, 1])

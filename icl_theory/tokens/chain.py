@@ -476,7 +476,7 @@ def _differences(P: Array, last: Symbols) -> Array:
     """Return the vectors e_x - P_q, (k - 1, C, k, Q).
 
     The entries of each vector sum to 0. So k - 1 coordinates are enough, in an
-    orthonormal basis of all vectors with this property. The other axes run over the C
+    orthonormal basis of the space of all such vectors. The other axes run over the C
     chains, the k symbols x and the Q last symbols q.
     """
     k = P.shape[1]
@@ -745,8 +745,8 @@ class ChainRisk(WithStart, Risk):
         tokens = self.length if self.sink is None else self.length + 1
         integrals = self._integrals(log_w, last, tokens)
         # Sizes of the terms of the gradient. `push`, the mean of a square times y, is
-        # not negative. `SMALLEST` keeps their sum above zero, because the sum is a
-        # divisor below.
+        # not negative. The sum of the sizes is a divisor, and `SMALLEST` keeps the sum
+        # positive.
         terms = abs(integrals.pull) + integrals.push + SMALLEST
         total = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
@@ -787,8 +787,8 @@ class ChainRisk(WithStart, Risk):
         roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
         rounding = integrals.carried + roundings_of_y * sum_of_terms
         rounding *= np.finfo(float).eps
-        # `UNSEEN` estimates what underflow and the cut of scores remove from the loss,
-        # for a prompt of one token whose squared error is 1. The estimate grows with
+        # `UNSEEN` estimates the loss that underflow and the cut of scores remove, for a
+        # prompt of one token whose squared error is 1. The estimate grows with
         # the square of the number of tokens. A squared error |o - P_q|² is at most 2,
         # because o and P_q are probability vectors.
         unseen = 2.0 * UNSEEN * float(tokens) ** 2
@@ -835,7 +835,7 @@ class ChainRisk(WithStart, Risk):
         return lambda columns, last: self._moments(columns, last).gradient
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at n states, (n, ...). All their columns are integrated at once."""
+        """Gradients at n states, (n, ...), by one integration of all columns."""
         columns = np.concatenate(states, axis=-1)
         last = np.tile(np.arange(self.chains.symbols), len(states))
         gradient = self._moments(columns, last).gradient
@@ -858,7 +858,7 @@ class ChainRisk(WithStart, Risk):
         """Estimate the error of the loss from above.
 
         The estimate is the sum of three parts: the error of the quadrature, the error
-        of rounding to first order, and what underflow may remove from the loss.
+        of rounding to first order, and the part of the loss that underflow may remove.
         """
         return float(self._moments(self._checked(params)).error.sum())
 

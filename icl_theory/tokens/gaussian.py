@@ -94,8 +94,8 @@ def gaussian_queries(
 
     With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
     and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The
-    nodes extend so far that N tokens hardly ever include one beyond them. See
-    docs/theory.md, "Gaussian inputs".
+    nodes extend so far that a prompt of N tokens hardly ever has a token beyond the
+    last node. See docs/theory.md, "Gaussian inputs".
     """
     lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
     queries: list[QueryNodes] = []

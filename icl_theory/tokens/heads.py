@@ -240,8 +240,8 @@ class HeadsRisk(Risk):
         target = self._target[query[:, 0]]
         mean_errors = np.einsum("bhn,bnd->bhd", attention, errors)
         mean_noise = np.einsum("bhn,bn->bh", attention, noise)
-        # Σ μ_h o_h - y, without the noise. The noise counts as one more coordinate, as
-        # it is independent of the others.
+        # Σ μ_h o_h - y, without the noise. The noise counts as one more coordinate,
+        # because it is independent of all other coordinates.
         residual = np.einsum("bh,bhd->bd", mu, mean_errors)
         residual = residual + (mu.sum(axis=1) - 1.0)[:, None] * target
         noise_residual = np.einsum("bh,bh->b", mu, mean_noise)

@@ -325,8 +325,8 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
     G_at_largest_s = G[:, :, -1]
     # G falls with s, so it is least at the largest s.
     if G_at_largest_s.min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero. If G is above the limit, they
-        # do not change it in float64, and this pass over the arrays is saved.
+        # The factors e^(-y) whose y was cut become zero. If G is above the limit, these
+        # factors do not change G in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         G = kinds.summed(probs * decay)
     log_G: NDArray[Any] = _log_G(G, y, queries, kinds)
@@ -400,9 +400,9 @@ def _independent(
     #     1 -> n1,  n1 g -> n2 g,  n1 d -> n2 d,  n2 |g|² -> n3 |g|².
     #
     # The product n1 ``whole`` gives all terms the factor n1. This is right for the
-    # terms without g and d of the kind; in the others, n3 must take the place of n1 n2,
-    # and n2 the place of n1 n1. ``whole`` has the product of the g of two kinds twice,
-    # once for each of the kinds, hence the factor 2 of ``crossed``.
+    # terms without g and d of the kind. In the other terms, n3 must take the place of
+    # n1 n2, and n2 the place of n1 n1. ``whole`` has the product of the g of two kinds
+    # twice, once for each of the kinds, hence the factor 2 of ``crossed``.
     G_d_G = n1 * whole + P * (
         (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )

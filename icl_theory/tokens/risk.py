@@ -453,8 +453,8 @@ class TokenRisk(Risk):
         with nodes that are ``step`` <= 0.6 apart; it is a bound with a measured
         constant. The second is the error of rounding to first order, in proportion to
         the loss that would result if no errors of tokens had opposite signs. The third
-        is what underflow may remove from the loss; it matters only for losses below
-        about 1e-280 of the squared errors. See docs/theory.md, "Tokens".
+        is the part of the loss that underflow may remove; it matters only for losses
+        below about 1e-280 of the squared errors. See docs/theory.md, "Tokens".
         """
         scores = self._checked(params)
         step = number("step", step, maximum=LARGEST_STEP)

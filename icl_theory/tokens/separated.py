@@ -90,8 +90,8 @@ def is_separated(
     of it. The mean of the shared attention is at most the smaller of the two mean
     attentions, and at most N times the ratio of the two weights. If the shared
     attention is not small, but the gradient is, then the gradients of different prompts
-    cancel each other, as near a minimum. A sum over pairs would then be no better. All
-    arrays are for one query, (U,).
+    cancel each other, as they do near a minimum. A sum over pairs would then be no
+    better. All arrays are for one query, (U,).
     """
     most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     most_attended = most_attended[attention[most_attended] > 0.0]

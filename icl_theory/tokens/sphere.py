@@ -179,7 +179,7 @@ class SphereRisk(Pullback):
 
 
 def _best(risk: Pullback, most: float) -> float | None:
-    """Return the κ at which the loss begins to rise, or None if it is above ``most``.
+    """Return the κ at which the loss begins to rise, or None if κ is above ``most``.
 
     The loss falls at κ = 0, which is therefore the lower end of the search.
     """

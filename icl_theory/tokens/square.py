@@ -386,8 +386,8 @@ def _decays(
     G = generating_function(queries.probs, decay, minus_y, rows, absent)
     G_at_largest_s = G.mean[:, -1]
     if G_at_largest_s.min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero. If G is above the limit, they
-        # do not change it in float64, and this pass over the arrays is saved.
+        # The factors e^(-y) whose y was cut become zero. If G is above the limit, these
+        # factors do not change G in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         # `generating_function` has overwritten a part of ``minus_y``.
         np.negative(y, out=minus_y)

@@ -19,9 +19,9 @@ depend on u. For v = 0 it is a sum of positive terms,
     a_y = \frac{n_{1y}}{r_1}, \qquad b_y = \frac{n_{2y}}{r_2} .
 
 By symmetry the last symbol may be called 0. If a model depends only on row 0 of the
-counts and on the column sums, the probability is summed over the other two rows. At
-given r this is a convolution of two polynomials in two variables. See docs/theory.md,
-"Three states".
+counts and on the column sums, the probability is summed over the other two rows. For
+given row sums r, this sum consists of convolutions of functions of two counts, one
+function for each of the two rows. See docs/theory.md, "Three states".
 
 In the shapes below, A is the number of rows of a table.
 """
