@@ -18,10 +18,10 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# To read a text takes at most this many bytes of memory for each byte of its file: a
+# Reading a text takes at most this many bytes of memory for each byte of its file: a
 # generous estimate.
 MEMORY_PER_CHARACTER = 16.0
-# To read an array takes at most this many bytes of memory for each number: for its
+# Reading an array takes at most this many bytes of memory for each number: for its
 # value, and for the tuples that a problem keeps.
 MEMORY_PER_NUMBER = 64.0
 # An error shows this many characters of the reason at most, so that it stays short.

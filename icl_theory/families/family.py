@@ -90,8 +90,8 @@ class Family(RuleParameters, FixedSetParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
     `risk` is the only slot that a family has to fill; all others have defaults. The
-    table below shows the use of each slot. A family can ignore the slots of a part of
-    the package that it does not need.
+    table below shows the use of each slot. A family that does not need a part of the
+    package can ignore the slots of this part.
 
     ============================ ======================================================
     slots                        used for
@@ -596,7 +596,7 @@ class Family(RuleParameters, FixedSetParameters):
     def outside_theory(self) -> str:
         """The reason why no theory covers this training, or the empty text.
 
-        Only reasons that do not depend on the update rule count.
+        Reasons that depend on the update rule do not count.
         """
         if self.on_fixed_set:
             return "this is training on a fixed set of prompts"
@@ -881,7 +881,7 @@ class Family(RuleParameters, FixedSetParameters):
     @classmethod
     @cache
     def own_columns(cls) -> tuple[Column, ...]:
-        """Return the columns of `every_column` other than those of a theory."""
+        """Return the columns of `every_column` other than the columns of a theory."""
         unit = cls.loss_unit
         phases = [_phase_column(name) for name in cls.phase_names]
         return (
@@ -986,8 +986,8 @@ def check_points(
     points : mapping of str to ndarray, each (P,)
         The parameters that are numbers or words, with a value for each of P points.
     common : mapping
-        All other parameters. Those of the update rule may be left out, and then have
-        their defaults.
+        All other parameters. Parameters of the update rule may be left out, and then
+        have their defaults.
 
     Raises
     ------

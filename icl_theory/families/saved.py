@@ -55,7 +55,7 @@ LOSS_TOLERANCE = 1e-6
 PROCESSOR_TOLERANCE = 1e-12
 # The largest number of arrays in a file. Generous: a saved run has about ten.
 MOST_ARRAYS = 100
-# To read a file takes at most this many bytes of memory for each byte of the file: a
+# Reading a file takes at most this many bytes of memory for each byte of the file: a
 # generous estimate.
 MEMORY_PER_BYTE = 3.0
 # The losses of a file are checked for this much processor time, in seconds. In a longer
@@ -468,8 +468,8 @@ def _refuse_other_losses(
         params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
             loss, _ = risk.evaluate(params, step)
-        # A comparison with NaN is false. "Not at most" refuses a loss of NaN, too;
-        # "more than" would not.
+        # A comparison with NaN is false. So "not at most" also refuses a loss of NaN,
+        # which "more than" would accept.
         if not abs(loss - run.loss[index]) <= allowed_differences[index]:
             raise ValueError(
                 f"at step {step} the file has the loss {run.loss[index]:.6g}, "

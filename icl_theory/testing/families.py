@@ -50,8 +50,8 @@ ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "set", "d
 # is not derived: the errors of all families of the package are below it.
 TARGET_TOLERANCE = 1e-6
 # A batch computes many points of a sweep together, and may add floats in another order
-# than a simulation. The relative difference of the two may be this large, which is far
-# above rounding and far below the error of a wrong formula.
+# than a simulation. The results of a batch and of a simulation may have this relative
+# difference, which is far above rounding and far below the error of a wrong formula.
 BATCH_TOLERANCE = 1e-9
 # The second learning rate of the sweep, as a share of the first. Any share below 1
 # would do: a smaller one makes the second run longer.
@@ -432,7 +432,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
             f"one of {', '.join(ROLES)}",
             column.role,
         )
-        # Columns of other problems of the family have no value here.
+        # A column that only other problems of the family use has no value.
         if column.name in measured:
             _value(column, measured[column.name])
 
@@ -494,7 +494,7 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
                 is_near = bool(
                     np.isclose(value, stored[0], rtol=BATCH_TOLERANCE, atol=0.0)
                 )
-                # The estimated error of the count depends on the scheme.
+                # The estimated error of the count of steps depends on the scheme.
                 agrees = agrees or column.name == "error" or is_near
             expect(agrees, subject, f"that of a simulation, {stored[0]!r}", value)
 

@@ -56,7 +56,7 @@ FORWARD = (
     (6, -10.0),
 )
 # The widths h that are tried, as shares of the largest parameter: 1/16, 1/64, ...,
-# 2^-18. Wide ones have less rounding error, and narrow ones serve losses that bend
+# 2^-18. Large widths have less rounding error, and small widths serve losses that bend
 # within a short distance.
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 # The relative rounding of a loss or a gradient: about 50 times the rounding of a single
@@ -508,8 +508,8 @@ def _smooth_length(params: Array) -> float:
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
     """Return three random directions, each with a largest entry of 1 or -1.
 
-    A wrong entry of a gradient shows along nearly every direction. Three of them make a
-    chance agreement unlikely, and cost less than a check of each entry.
+    A wrong entry of a gradient shows along nearly every direction. Three directions
+    make a chance agreement unlikely, and cost less than a check of each entry.
     """
     directions = []
     for _ in range(3):
@@ -724,7 +724,7 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
                 sorted(observed),
             )
             # An observation may be a small difference of numbers near 1, such as an
-            # attention near 1, so the 1 allows for their rounding.
+            # attention near 1. The term 1 allows for the rounding of these numbers.
             allowed = CLOSE * (1.0 + np.abs(value))
             subject = f"observation {name!r} of series at {where}"
             expect_near(value, observed[name][i], allowed, subject, "that of observe")

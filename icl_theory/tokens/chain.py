@@ -22,7 +22,8 @@ sums, also the one in n, run over the positions up to t. With
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
 
 The derivatives f, a and b of the loss with respect to F, A and B are carried back from
-the last position to the first. Together with F, A and B they give the gradient,
+the last position to the first. Together with F, A and B these derivatives give the
+gradient,
 
 .. math:: \frac{\partial\mathcal L}{\partial S}
     = \sum_t \int u^\top (aF + bA) - y\,(fF + a^\top A + bB)\,\frac{ds}{s} .

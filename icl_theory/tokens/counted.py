@@ -338,7 +338,7 @@ class CountRisk(Risk):
         """
         kind = prompts.kind
         if self.sink is not None:
-            # The sink is the last kind, and a last token of every prompt.
+            # The sink is the last kind, and is the last token of every prompt.
             kind = np.column_stack([kind, np.full(len(kind), len(self.values) - 1)])
         place = kind * params.shape[-1] + prompts.query[:, None]
         place = first_places(params, len(kind)) + place

@@ -101,9 +101,9 @@ def gaussian_queries(
     queries: list[QueryNodes] = []
     for r, weight in zip(lengths.tolist(), weights.tolist(), strict=True):
         # The average for this length may have the relative error e^(-log_accuracy).
-        # Times the probability of the length, this is e^(-digits). A weight that has
-        # underflowed to 0 is replaced by 1e-300, whose logarithm is finite. The length
-        # is then left out, because log_accuracy is negative.
+        # This error times the probability of the length is e^(-digits). A weight that
+        # has underflowed to 0 is replaced by 1e-300, whose logarithm is finite. The
+        # length is then left out, because log_accuracy is negative.
         log_accuracy = digits + math.log(max(weight, 1e-300))
         if log_accuracy < 0.0:
             continue

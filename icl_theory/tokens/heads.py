@@ -358,7 +358,7 @@ def moments_of_averages(gram: Array) -> tuple[Array, Array]:
     """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), from a Gram matrix.
 
     The Gram matrix, (H + 1, H + 1), has the mean products of the errors o_h - y and the
-    target y, as in `Products`.
+    target y, as in ``Products``.
     """
     # Adding the row of y to the row of o_h - y gives the row of o_h. The same holds for
     # columns.

@@ -60,7 +60,7 @@ NEGLIGIBLE = 60.0
 # coefficients of z^(n + p), z^(n + 2p), ..., which are far below rounding.
 MORE_POINTS = 128
 # If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
-# differences. If it is larger, the direct formulas hardly lose a digit. Another value
+# differences. For larger ratios the direct formulas hardly lose a digit. Another limit
 # that is not near 0 or 1 would do as well.
 LARGEST_SMALL_RATIO = 0.5
 
@@ -189,8 +189,8 @@ def shared_log_loss(
     """Return `mean_log_loss` with one ``density`` for all numbers of tokens.
 
     Improbable numbers of tokens are not refused, although their losses lose digits. Use
-    this for averages over the number of tokens, in which such losses have small
-    weights.
+    this function for averages over the number of tokens, in which such losses have
+    small weights.
     """
     problem = _checked(top, beta, log_rest, tokens, labels, silent)
     return _integrate(problem, number("density", density))

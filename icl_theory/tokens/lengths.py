@@ -1,7 +1,7 @@
 r"""Laws of the number of tokens of a prompt.
 
 A law gives the number n of tokens of a kind the probability :math:`p_n`. Losses depend
-on it through its generating function and the derivatives of this function,
+on the law through its generating function and the derivatives of this function,
 
 .. math:: \varphi(G) = \sum_n p_n G^n, \qquad
     \varphi^{(k)}(G) = \sum_n p_n\, n (n - 1) \cdots (n - k + 1)\, G^{n - k} ,

@@ -84,9 +84,9 @@ class CountedTokens(Sampled[NodeCounts]):
         if not risk.spread.any():
             # No token has noise.
             return NodeCounts(query, counts, np.zeros(counts.shape))
-        # The standard deviation of a sum of n noises is √n times the one of a single
-        # noise. The variance of a single noise is the spread at its node for the query
-        # of the prompt.
+        # The standard deviation of a sum of n noises is √n times the standard deviation
+        # of a single noise. The variance of a single noise is the spread at its node,
+        # for the query of the prompt.
         noise = rng.standard_normal(counts.shape)
         noise *= np.sqrt(counts)
         noise *= np.sqrt(risk.spread.T).take(query[:, 0], axis=0)

@@ -464,11 +464,11 @@ class TokenRisk(Risk):
         largest_loss = float(
             self.asked @ self.moments(scores, step, errors_of_one_sign).loss
         )
-        # `moments` cuts the gaps between scores in the same way, so that this gives the
-        # nodes of its integral.
+        # `moments` cuts the gaps between scores in the same way, so these scores give
+        # the nodes of its integral.
         log_w = capped(scores.reshape(self.mean_square.shape), FARTHEST)
         counts = self.counts if self._together is None else [self._together.total()]
-        # Only the range of ln s matters below, and it hardly depends on the step.
+        # Only the range of ln s is used below. The range hardly depends on the step.
         nodes = trapezoid(log_w, counts)
         tokens = float(sum(count.number for count in counts))
         # The rounding of ln s is a relative error of s, as large as ln s itself.

@@ -42,8 +42,8 @@ MOST_PAIRED = 2000
 # share of the loss. A larger limit would leave more queries to the slower test of
 # `is_separated`. The value is a rough choice.
 SMALL_VARIANCE = 0.06
-# `is_separated` compares at most this many nodes with each other, the nodes with the
-# largest attention. More nodes would make the test slower, and nodes with little
+# `is_separated` compares the nodes with the largest attention with each other, at most
+# this many nodes. More nodes would make the test slower, and nodes with little
 # attention contribute little.
 MOST_COMPARED = 64
 # Scores are separated if pairs of nodes contribute less than this share of the mean

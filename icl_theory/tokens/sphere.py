@@ -43,7 +43,7 @@ def sphere_tokens(
     r"""Return nodes in the cosine c of a token and the query, and the risk over them.
 
     The nodes are Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the parameters
-    of the risk are their scores. Tasks have the ``kernel``
+    of the risk are the scores of the nodes. Tasks have the ``kernel``
     :math:`k(c) = E f(x_i)f(x)`, with the zonal expansion
 
     .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .

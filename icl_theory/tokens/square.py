@@ -85,9 +85,10 @@ CANCELLED = 1e-4
 # entry of the direction. The square of the step, 1e-40, is far below rounding.
 IMAGINARY_STEP = 1e20
 # Cutting y at `LARGEST_Y` adds at most e^(-300), about 5e-131, to G. That is far below
-# rounding if G is at least this. If G is smaller at the last value of s, where it is
-# least, the cut factors may be all of G, so they are set to zero and G is computed
-# again. Any limit from 1e-110 up would do; a larger one repeats the work more often.
+# rounding if G is at least `SMALL_MEAN`. If G is smaller at the last value of s, where
+# G is least, the cut factors may be all of G. So they are set to zero, and G is
+# computed again. Any limit from 1e-110 up would do; a larger one repeats the work more
+# often.
 SMALL_MEAN = 1e-60
 # If ln s is below this, s itself does not overflow. (The limit is cautious: float64
 # ends at ln s = 709.)

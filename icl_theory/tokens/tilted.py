@@ -240,8 +240,8 @@ def balance(*terms: Array) -> Balanced:
 
     A shift of all scores does not change a loss, so that the exact gradient sums to
     zero. The sum that rounding leaves would shift the scores step by step in the tail
-    of a run. It is subtracted from the entries in proportion to the sizes of their
-    terms.
+    of a run. This sum is subtracted from the entries in proportion to the sizes of
+    their terms.
     """
     gradient: Array = terms[0]
     size: Array = np.abs(terms[0]) + SMALLEST

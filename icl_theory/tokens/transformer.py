@@ -158,7 +158,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         if self.trained == "reduction":
             return self._of_reduction(params)
         # The parameters are the entries of all matrices, one matrix after another. Each
-        # has the shape that it has in the reduction.
+        # matrix has the shape that it has in the reduction.
         shapes = [matrix.shape for matrix in self._of_reduction(np.asarray(self.start))]
         ends = np.cumsum([math.prod(shape) for shape in shapes])
         parts = np.split(params, ends[:-1])
