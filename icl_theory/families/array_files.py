@@ -18,11 +18,11 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Reading a text takes at most this many times the size of its file in memory: a
+# Reading a text takes at most this many bytes of memory for each byte of its file: a
 # generous estimate.
 MEMORY_PER_CHARACTER = 16.0
-# Reading an array takes at most this many bytes for each number: for its value, and for
-# the tuples that a problem keeps.
+# Reading an array takes at most this many bytes of memory for each number: for its
+# value, and for the tuples that a problem keeps.
 MEMORY_PER_NUMBER = 64.0
 # An error shows this many characters of the reason at most, so that it stays short.
 SHOWN_CHARACTERS = 120
@@ -43,8 +43,9 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     path : str
         The file. A path without a folder names a file in the working directory.
     ndim : tuple of int
-        The allowed numbers of dimensions; any number if the tuple is empty. It only
-        decides how a text file is read: the caller checks the array.
+        The allowed numbers of dimensions; any number if the tuple is empty. This
+        argument only decides how a text file is read. The dimensions of the returned
+        array are not checked.
 
     Returns
     -------
@@ -95,7 +96,7 @@ def _check_header(name: str, file: Path) -> None:
             }[version]
             shape, _, _ = read_header(stream)
     except OSError:
-        # `read_array` reports it.
+        # `read_array` turns this error into one with a reason.
         raise
     # A damaged file can raise any exception.
     except Exception as error:
@@ -140,7 +141,7 @@ def _loaded(name: str, file: Path) -> Any:
                 return dict(loaded)
         return loaded
     except OSError:
-        # `read_array` reports it.
+        # `read_array` turns this error into one with a reason.
         raise
     # A damaged file can raise any exception.
     except Exception as error:

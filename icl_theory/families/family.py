@@ -71,7 +71,7 @@ from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS
 from icl_theory.sweeps.grid import Column as Column
 
 # The values that a target loss may have. Numbers below 2.2e-308 have fewer digits in
-# float64, so the minimum is far above.
+# float64; the minimum is far above these numbers.
 TARGET = Number(optional=True, minimum=1e-300)
 # Parameters that every family has, in the order in which commands and tables show them.
 SHARED = (
@@ -90,8 +90,8 @@ class Family(RuleParameters, FixedSetParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
     `risk` is the only slot that a family has to fill; all others have defaults. The
-    table below shows the use of each slot. A family can ignore the slots of a part of
-    the package that it does not need.
+    table below shows the use of each slot. A family that does not need a part of the
+    package can ignore the slots of this part.
 
     ============================ ======================================================
     slots                        used for
@@ -266,9 +266,9 @@ class Family(RuleParameters, FixedSetParameters):
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the parameters by name.
 
-        Parameters without a default come before those with one. In both groups,
-        parameters that the class declares itself come first, then inherited ones, and
-        last those that every family has.
+        Parameters without a default come before parameters with a default. In both
+        groups, parameters that the class declares itself come first, then inherited
+        ones, and last the parameters that every family has.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class Family(RuleParameters, FixedSetParameters):
                 cls.goal,
                 '("epsilon", value) or ("above", value), or None',
             )
-        annotations = inspect.get_annotations(cls)  # without those of base classes
+        annotations = inspect.get_annotations(cls)  # of this class only
         own_names = [name for name in annotations if name in declarations]
         shared = [name for name in SHARED if name not in own_names]
         inherited = [name for name in declarations if name not in {*own_names, *shared}]
@@ -311,8 +311,8 @@ class Family(RuleParameters, FixedSetParameters):
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
-            # Only the parameter that chooses the loss may be called "loss", like a
-            # column.
+            # A column is called "loss". Only the parameter that chooses the loss may
+            # have this name, too.
             is_choice_of_loss = isinstance(declared.kind, LossForm)
             if field.name in taken and not is_choice_of_loss:
                 raise argument_error(
@@ -491,7 +491,7 @@ class Family(RuleParameters, FixedSetParameters):
     ) -> Mapping[str, Any] | None:
         """Compute P points of a sweep together.
 
-        The results must be the same as those of a simulation of each point.
+        The results must be the same as if each point were simulated by itself.
 
         Parameters
         ----------
@@ -509,9 +509,11 @@ class Family(RuleParameters, FixedSetParameters):
             default. Points whose ``loss`` is NaN are simulated one by one. If the
             result is None, all points are simulated one by one.
 
-        Notes ----- To choose the size of its chunks, a sweep first finds out which
-        points can be computed together. It calls this method with 0 as ``max_steps``,
-        and looks only at ``method`` and at which entries of ``loss`` are NaN.
+        Notes
+        -----
+        To choose the size of its chunks, a sweep first finds out which points can be
+        computed together. It calls this method with 0 as ``max_steps``, and looks only
+        at ``method`` and at which entries of ``loss`` are NaN.
 
         A sweep passes only parameters that it has checked. For any other caller,
         ``check_points`` checks them.
@@ -594,7 +596,7 @@ class Family(RuleParameters, FixedSetParameters):
     def outside_theory(self) -> str:
         """The reason why no theory covers this training, or the empty text.
 
-        Only reasons that do not depend on the update rule count.
+        Reasons that depend on the update rule do not count.
         """
         if self.on_fixed_set:
             return "this is training on a fixed set of prompts"
@@ -621,9 +623,9 @@ class Family(RuleParameters, FixedSetParameters):
     def half(self) -> Self:
         """The same training with half the mean squared error as its loss.
 
-        The result is the problem itself unless ``loss="mse"``. In that case targets are
-        halved, and the learning rate of plain descent is doubled so that its steps are
-        the same. Slots and theory refer to the problem with the halved loss.
+        With ``loss="mse"`` the targets are halved, and the learning rate of plain
+        descent is doubled so that its steps are the same. Otherwise the result is the
+        problem itself. Slots and theory refer to the problem with the halved loss.
         """
         if not self._has_mse:
             return self
@@ -654,13 +656,13 @@ class Family(RuleParameters, FixedSetParameters):
     def trained_risk(self) -> Risk:
         """Return the risk that is trained.
 
-        It is `risk`, or the loss on the fixed set of prompts; with ``loss="mse"`` it is
-        twice that risk.
+        The result is `risk`, or the loss on the fixed set of prompts. With
+        ``loss="mse"`` it is twice this loss.
         """
         risk = self._set_risk if self.on_fixed_set else self.risk()
         if not self._has_mse:
             return risk
-        # Imported here because few problems need it.
+        # Imported here because few problems need this module.
         from icl_theory.engine.scaled import ScaledRisk
 
         return ScaledRisk(risk, self.loss_factor)
@@ -760,7 +762,7 @@ class Family(RuleParameters, FixedSetParameters):
         return run.observed.keys() == observed.keys()
 
     def described(self, run: Trajectory) -> Trajectory:
-        """Add the family's phases, regime and notes to a run, and return it.
+        """Add the family's phases, regime and notes to a run, and return the run.
 
         Raises
         ------
@@ -770,7 +772,7 @@ class Family(RuleParameters, FixedSetParameters):
         return self._described(self._own(run))
 
     def _described(self, run: Trajectory) -> Trajectory:
-        """Add phases, regime and notes to a run of this problem, and return it.
+        """Add phases, regime and notes to a run of this problem, and return the run.
 
         Unlike `described`, this does not check that the run is one of this problem.
         """
@@ -800,7 +802,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     def _halved(self, run: Trajectory) -> Trajectory:
         """Return a run on the mean squared error with its losses halved."""
-        # Imported here because few problems need it.
+        # Imported here because few problems need this module.
         from icl_theory.families.loss_units import in_half_units
 
         return in_half_units(run, self.half, self._is_plain)
@@ -808,8 +810,8 @@ class Family(RuleParameters, FixedSetParameters):
     def in_theory_units(self, run: Trajectory) -> Trajectory:
         """Return a run of this problem with losses that have the factor 1/2.
 
-        The theory is written for these losses. The result is the run itself unless
-        ``loss="mse"``; in that case its losses are halved.
+        The theory is written for these losses. With ``loss="mse"`` the losses of the
+        run are halved; otherwise the result is the run itself.
 
         Raises
         ------
@@ -831,7 +833,7 @@ class Family(RuleParameters, FixedSetParameters):
         return self._halved(run)
 
     def named(self, run: Trajectory) -> Trajectory:
-        """Add this problem and its parameters to a run, and return it.
+        """Add this problem and its parameters to a run, and return the run.
 
         Raises
         ------
@@ -879,7 +881,7 @@ class Family(RuleParameters, FixedSetParameters):
     @classmethod
     @cache
     def own_columns(cls) -> tuple[Column, ...]:
-        """Return the columns of `every_column` other than those of a theory."""
+        """Return the columns of `every_column` other than the columns of a theory."""
         unit = cls.loss_unit
         phases = [_phase_column(name) for name in cls.phase_names]
         return (
@@ -920,7 +922,7 @@ class Family(RuleParameters, FixedSetParameters):
         """
         run = self._own(run)
         if self._has_mse:
-            # Imported here because few problems need it.
+            # Imported here because few problems need this module.
             from icl_theory.families.loss_units import in_mse
 
             values_in_half = self.half.measured(self._halved(run))
@@ -984,8 +986,8 @@ def check_points(
     points : mapping of str to ndarray, each (P,)
         The parameters that are numbers or words, with a value for each of P points.
     common : mapping
-        All other parameters. Those of the update rule may be left out, and then have
-        their defaults.
+        All other parameters. Parameters of the update rule may be left out, and then
+        have their defaults.
 
     Raises
     ------

@@ -113,7 +113,7 @@ def set_columns(unit: str) -> tuple[Column, ...]:
     )
 
 
-# The values of these columns for a run that is not on a fixed set.
+# The values of the columns of `set_columns` for a run that is not on a fixed set.
 WITHOUT_SET = {
     "population_loss": math.nan,
     "test_gap": math.nan,

@@ -2,9 +2,9 @@ r"""Losses with and without the factor 1/2.
 
 The theory is written for the loss :math:`\tfrac12 E(\hat y - y)^2`, and all formulas of
 this package have its factor 1/2. Many programs train on the mean squared error, which
-is twice as large. A family that declares ``loss`` by `loss_form` can do so, too: its
-run is then trained on twice the risk. For such a run, a theory is evaluated on the same
-training with the loss of the theory (`Family.half`).
+is twice as large. A family that declares ``loss`` by `loss_form` can also train on the
+mean squared error, which is twice its risk. For such a run, a theory is evaluated on
+the same training with the loss of the theory (`Family.half`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FACTOR = 2.0
 def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
     """Return a run on the mean squared error with its losses halved.
 
-    They are then the losses of the theory, ½ E(ŷ - y)².
+    The halved losses are the losses of the theory, ½ E(ŷ - y)².
 
     Parameters
     ----------
@@ -66,10 +66,10 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
 
 
 def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of columns with losses as mean squared errors.
+    """Return the values of columns, with losses turned into mean squared errors.
 
-    The argument ``values`` has the values by the names of the columns, with losses that
-    have the factor 1/2.
+    The argument ``values`` has the values by the names of the columns. Its losses have
+    the factor 1/2.
     """
     columns_of_losses = {
         column.name
@@ -95,7 +95,7 @@ def batched_mse(
     descent or its flow. Only this training takes the same steps on half the loss at
     twice the rate.
     """
-    # Imported here because it imports the families.
+    # Imported here because the module imports the families.
     from icl_theory.families.rule_parameters import within
 
     if not within(DESCENT_OR_FLOW, points, common).all():

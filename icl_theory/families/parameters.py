@@ -158,7 +158,7 @@ class ParameterKind:
 
     text = False  # whether values can be given on the command line and in TOML files
     numeric = False  # whether all values that are not words are numbers
-    whole = False  # whether all these numbers are integers
+    whole = False  # whether all values that are not words are integers
     varied = True  # whether a sweep may vary the parameter, unless declared otherwise
 
     @property
@@ -220,7 +220,7 @@ class ParameterKind:
     def parse(self, name: str, text: str) -> Any:
         """Return the value for which a text of the command line stands.
 
-        The caller still has to ``check`` it.
+        The value is not checked: ``check`` may refuse it later.
         """
         return _checked_text(name, text)
 
@@ -303,15 +303,15 @@ class Number(ParameterKind):
         """Return the values if all are allowed, or refuse the first that is not.
 
         In an array of numbers, only the infinities and the smallest and the largest
-        finite number are checked. If the numbers must be integers, all are checked for
-        that. So a subclass that refuses a number between two allowed ones must override
-        this method.
+        finite number are checked. (If the numbers must be integers, each number is
+        checked to be one.) So a subclass that refuses a number between two allowed ones
+        must override this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
             # The result is a copy, which later changes of the argument do not affect.
             if self.whole and has_integer_type:
-                # Integers stay integers: a float64 would round those beyond 2**53.
+                # Integers stay integers: a float64 would round integers beyond 2**53.
                 return values.copy()
             return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
@@ -574,7 +574,7 @@ class _WithArrays(ParameterKind):
         except ValueError as error:
             if given is value:
                 raise
-            # The error shows the array, but not the file, so add its name.
+            # The error shows the array, but not the file, so add the name of the file.
             raise ValueError(f"{error} (from {given!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:
@@ -665,7 +665,7 @@ class Parameter(NamedTuple):
         return self.default is REQUIRED
 
     def check(self, value: Any) -> Any:
-        """Return an allowed value, or refuse it with an error that names it."""
+        """Return a value, or refuse it with an error that names the parameter."""
         return self.kind.check(self.name, value)
 
     def check_all(self, values: Iterable[Any]) -> Any:

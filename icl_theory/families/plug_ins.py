@@ -44,8 +44,8 @@ class PlugIn:
     An installed package is found by an entry point of the group ``icl_theory.papers``
     whose value is the name of the package.
 
-    Families and values of slots are given by their places, ``"package.module:NAME"`` as
-    an entry point is written, so that reading a plug-in loads nothing else.
+    Families and values of slots are given by their places in the format of an entry
+    point, ``"package.module:NAME"``, so that reading a plug-in loads nothing else.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ class PlugIn:
     Raises
     ------
     ValueError
-        A place is not written as above, a slot is unknown, or the order is not a finite
-        number.
+        A place is not of the form ``"package.module:NAME"``, a slot is unknown, or the
+        order is not a finite number.
 
     References
     ----------

@@ -79,7 +79,8 @@ def default() -> type[Family]:
 def find(name: str) -> type[Family]:
     """Return the family that has the given name.
 
-    The name may also be that of a related family, in the slot ``commands`` of another.
+    The name may also be the name of a related family, which another family has in its
+    slot ``commands``.
     """
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")
@@ -93,7 +94,8 @@ def find(name: str) -> type[Family]:
     commands_by_family, _ = filled_slots("commands")
     for commands in commands_by_family.values():
         # Commands that cannot be loaded are left out: `left_out` catches the error, and
-        # adds a message to a list. Here the list is thrown away; other code reports it.
+        # adds a message to a list. The list is thrown away, as other code reports the
+        # error.
         with left_out("the slot commands", []):
             problems |= {problem.name: problem for problem in commands.values()}
     if name in problems:

@@ -2,7 +2,7 @@
 
 `RuleParameters`, from which every family inherits, declares the parameters, and
 `rule_from` makes the rule. For the points of a sweep, `rules_of_points` returns the
-rules, and `within` says which rules a theory covers.
+rules, and `within` says at which points a theory applies.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class RuleParameters:
     schedule : {"constant", "cosine", "step", "inverse-sqrt", "piecewise"}, or object
         The learning rate in step t is ``eta`` times a factor. The factor of "cosine"
         falls from 1 to 0 along half a period of the cosine, within ``decay_steps``
-        steps. The run ends there. The factor of "step" is multiplied by
+        steps, and the run then ends. The factor of "step" is multiplied by
         ``decay_factor`` every ``decay_steps`` steps, and the factor of "piecewise" at
         each of the ``milestones``. The factor of "inverse-sqrt" is
         1/√(1 + t/decay_steps). An object may be a `Schedule`, or a function of t that
@@ -312,9 +312,9 @@ def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) ->
 
 
 def _fields_of(rule: Rule) -> set[str]:
-    """Return the names of a rule's settings.
+    """Return the names of a rule's settings, which are the fields of a dataclass.
 
-    A rule of another package need not be a dataclass. Then it has none.
+    A rule of another package need not be a dataclass, and then has no settings.
     """
     if not dataclasses.is_dataclass(rule):
         return set()
@@ -349,10 +349,7 @@ def _own_schedule(schedule: Schedule | Callable[[int], Any]) -> Schedule:
 
 
 def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of this name with its settings.
-
-    It is refused if it needs a setting that is not given.
-    """
+    """Return the schedule of this name, or refuse it if a setting is missing."""
     steps = values["decay_steps"]
     milestones = values["milestones"]
     factor = DECAY_FACTOR if values["decay_factor"] is None else values["decay_factor"]

@@ -47,15 +47,15 @@ from icl_theory.families.registry import find
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# The losses of a file may differ by this relative amount from the losses computed here,
-# because another release may have better formulas.
+# The losses of a file may differ by this relative amount from the losses that this
+# release computes, because another release may have better formulas.
 LOSS_TOLERANCE = 1e-6
 # The losses may also differ by this part of the largest loss, because other processors
 # round the same formula differently.
 PROCESSOR_TOLERANCE = 1e-12
 # The largest number of arrays in a file. Generous: a saved run has about ten.
 MOST_ARRAYS = 100
-# Reading a file takes at most this many times the size of the file in memory: a
+# Reading a file takes at most this many bytes of memory for each byte of the file: a
 # generous estimate.
 MEMORY_PER_BYTE = 3.0
 # The losses of a file are checked for this much processor time, in seconds. In a longer
@@ -94,10 +94,10 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
         The run as it was saved. If the parameters of its problem are numbers and words,
         the file contains them. The problem is then made again, so that the run can
         compute any step. Any other run has only its saved steps. If the problem cannot
-        be made here, or if it gives other losses at the saved states than the file has,
-        the run also has only its saved steps, and ``notes["family"]`` says why. If the
-        family defines its own `simulate`, a step that was not saved is computed by
-        simulating the whole run.
+        be made in this installation, or if it gives other losses at the saved states
+        than the file has, the run also has only its saved steps, and
+        ``notes["family"]`` says why. If the family defines its own `simulate`, a step
+        that was not saved is computed by simulating the whole run.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
 def loaded(
     path: str | os.PathLike[str], find_family: Callable[[str], type[Family]]
 ) -> Trajectory:
-    """Read a run, and make its problem again if that is possible here.
+    """Read a run, and make its problem again if that is possible on this machine.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
     """Return the arrays of an archive in a dictionary, or refuse the archive.
 
     The keys are the names of the arrays. An archive is refused if its arrays claim to
-    be larger than the file, if it is compressed, or if it is damaged. The caller has
+    be larger than the file, if it is compressed, or if it is damaged. `_read` has
     checked that an archive of this size fits into memory.
     """
     with ZipFile(stream) as archive:
@@ -432,7 +432,7 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
 def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
     """Refuse a run that lacks the memory of its rule, such as a momentum.
 
-    Without it, training could not continue from a saved state.
+    Without this memory, training could not continue from a saved state.
     """
     # A closed form gives any iterate directly and needs no memory.
     if run.method == "closed":
@@ -468,8 +468,8 @@ def _refuse_other_losses(
         params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
             loss, _ = risk.evaluate(params, step)
-        # A comparison with NaN is false. "Not at most" refuses a loss of NaN, too;
-        # "more than" would not.
+        # A comparison with NaN is false. So "not at most" also refuses a loss of NaN,
+        # which "more than" would accept.
         if not abs(loss - run.loss[index]) <= allowed_differences[index]:
             raise ValueError(
                 f"at step {step} the file has the loss {run.loss[index]:.6g}, "
@@ -484,8 +484,8 @@ def _from_the_ends(count: int) -> Iterator[int]:
     """Yield each of the numbers from 0 to ``count`` - 1 once, in rounds.
 
     The first round has the last number and then 0. Each further round adds the numbers
-    half-way between those of the rounds before. So the numbers are evenly spread
-    whenever the caller stops.
+    half-way between the numbers that were yielded before. So the numbers are evenly
+    spread after each round.
     """
     yielded: set[int] = set()
     intervals = 1
@@ -517,7 +517,10 @@ class _Rerun(Solution):
         return np.stack([self._run().at(t).params for t in steps.tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
-        """Return the first step with loss <= epsilon, and None as its error."""
+        """Return the first step with loss <= epsilon, and None as its error.
+
+        The step is None if it is beyond ``last``, or if the loss stays above epsilon.
+        """
         first = self._run().first(lambda state: state.loss <= epsilon)
         # The error of the step is not known, because the family computes its steps in
         # its own way.

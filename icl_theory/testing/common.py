@@ -92,8 +92,8 @@ def expect_same(expected: Any, actual: Any, subject: str) -> None:
         for name, value in expected.items():
             expect_same(value, actual[name], f"{name!r} in {subject}")
     difference = _difference(expected, actual, subject, "the same bits")
-    # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do. So
-    # fail even if the largest difference is 0.
+    # Numbers may be equal although their bits differ, for example 0.0 and -0.0. So fail
+    # even if the largest difference is 0.
     _fail_at_worst(expected, actual, difference, subject, "the same bits")
 
 
@@ -103,11 +103,12 @@ def expect_near(
     """Check that all entries of two arrays differ by at most ``allowed``.
 
     The AssertionError says that ``sentence`` was expected, and names the entry whose
-    difference exceeds ``allowed`` by most. A difference that is NaN is an error, too.
+    difference exceeds ``allowed`` by the largest amount. A difference that is NaN is an
+    error, too.
     """
     difference = _difference(expected, actual, subject, sentence)
-    # If the difference and what is allowed are both infinite, the excess is NaN, and
-    # NumPy would warn. The error below says more than this warning.
+    # If the difference and the allowed difference are both infinite, the excess is NaN,
+    # and NumPy would warn. The error below says more than this warning.
     with np.errstate(all="ignore"):
         excess = np.asarray(difference - allowed)
     if (excess > 0).any() or np.isnan(excess).any():
@@ -136,11 +137,11 @@ def _fail_at_worst(
     """Raise an AssertionError that names the entry of the largest ``excess``.
 
     ``excess`` says for each entry how far the difference of ``actual`` and ``expected``
-    exceeds what is allowed. The three have the same shape.
+    exceeds the allowed difference. The three arrays have the same shape.
     """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
-    # NaN counts as worse than any number; argmax would otherwise depend on its place.
+    # NaN counts as worse than any finite number.
     worst = int(np.argmax(np.where(np.isnan(excess), np.inf, excess)))
     index = np.unravel_index(worst, expected_array.shape)
     # A number, which has no axes, has no entry to name.

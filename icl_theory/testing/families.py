@@ -50,15 +50,15 @@ ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "set", "d
 # is not derived: the errors of all families of the package are below it.
 TARGET_TOLERANCE = 1e-6
 # A batch computes many points of a sweep together, and may add floats in another order
-# than a simulation. The relative difference of the two may be this large, which is far
-# above rounding and far below the error of a wrong formula.
+# than a simulation. The results of a batch and of a simulation may have this relative
+# difference, which is far above rounding and far below the error of a wrong formula.
 BATCH_TOLERANCE = 1e-9
 # The second learning rate of the sweep, as a share of the first. Any share below 1
 # would do: a smaller one makes the second run longer.
 SECOND_RATE = 0.8
 # A count of steps must be exact if its estimated error, in steps, is at most this. With
-# a smaller limit more wrong counts would pass. With a larger one more sound counts
-# would fail: those whose error changes the rounding to an integer.
+# a smaller limit more wrong counts would pass. With a larger limit more sound counts
+# would fail, because their error changes the rounding to an integer.
 CERTAIN_ERROR = 0.1
 # How many times larger the large batches are than the small ones, by number of samples.
 # The scatter of their mean losses should be smaller by the square root of this, 4.
@@ -117,8 +117,8 @@ def check_family(
     seed is fixed, so a check that passes once always passes. A bias of 5.3 standard
     errors is found nine times in ten. If the losses of prompts have a standard
     deviation as large as their mean, that is 2.1 % of the mean. The mean losses of
-    batches that are 16 times larger must scatter less than half as much as those of
-    these batches.
+    batches of 1024 must scatter less than half as much as the mean losses of batches
+    that are 16 times smaller.
 
     If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
     are compared only at their initial parameters: by the loss, and by the squared norm
@@ -217,7 +217,7 @@ def _refused(
     *args: Any,
     **arguments: Any,
 ) -> None:
-    """Check that a call raises a ValueError whose message has the parameter ``name``.
+    """Check that a call raises a ValueError that names the parameter ``name``.
 
     The slash allows arguments of any names in the call, such as ``name``.
     """
@@ -432,7 +432,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
             f"one of {', '.join(ROLES)}",
             column.role,
         )
-        # Columns of other problems of the family have no value here.
+        # A column that only other problems of the family use has no value.
         if column.name in measured:
             _value(column, measured[column.name])
 
@@ -459,7 +459,7 @@ def _value(column: Column, value: Any) -> None:
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     """Compare a sweep over two learning rates with two simulations.
 
-    ``parameters`` are those that the problem was made from.
+    The problem was made from ``parameters``.
     """
     rates = [problem.rate(), SECOND_RATE * problem.rate()]
     # Each access to a class method makes a new object, so compare the definitions.
@@ -469,7 +469,7 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     dataset = attempt("sweep", sweep, type(problem), progress=False, **swept)
     for i, rate in enumerate(rates):
         point = problem.changed(eta=rate)
-        wanted = point.measured(point.simulate())
+        simulated = point.measured(point.simulate())
         status = str(dataset[STATUS.name].values[i])
         message = str(dataset[MESSAGE.name].values[i])
         expect(
@@ -483,17 +483,18 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
             # What the column stores for this point: a missing value, unless the
             # simulation measured one. The dtype of the column may round it.
             stored = blank((column,), 1)[column.name]
-            if column.name in wanted:
-                stored[0] = wanted[column.name]
+            if column.name in simulated:
+                stored[0] = simulated[column.name]
             subject = f"column {column.name} of a sweep at eta = {rate!r}"
             agrees = same(np.array([value], dtype=column.dtype), stored)
-            # A batch may step by another scheme than a simulation. A point in closed
-            # form takes no steps, so it must have the same bits in both.
-            if has_batches and column.dtype == "f8" and wanted["method"] != "closed":
+            # A family that computes points together may step by another scheme than a
+            # simulation. A point in closed form takes no steps, so it must have the
+            # same bits in both.
+            if has_batches and column.dtype == "f8" and simulated["method"] != "closed":
                 is_near = bool(
                     np.isclose(value, stored[0], rtol=BATCH_TOLERANCE, atol=0.0)
                 )
-                # The estimated error of the count depends on the scheme.
+                # The estimated error of the count of steps depends on the scheme.
                 agrees = agrees or column.name == "error" or is_near
             expect(agrees, subject, f"that of a simulation, {stored[0]!r}", value)
 
@@ -526,19 +527,19 @@ def _closed_form(
         # or two.
         steps=min(max(last, 1) + 2, exact_steps),
     )
-    within = exact.t[exact.t <= last]
-    states = form.states(within)
-    wanted = exact.states[: len(within)]
-    distance = float(np.abs(states - wanted).max())
-    scale = float(np.abs(wanted).max())
-    wanted_words = f"those of single steps to {tolerance * scale:.1g}"
+    # The exact run may have gone beyond the last step of the closed form.
+    common_steps = exact.t[exact.t <= last]
+    closed_states = form.states(common_steps)
+    exact_states = exact.states[: len(common_steps)]
+    distance = float(np.abs(closed_states - exact_states).max())
+    scale = float(np.abs(exact_states).max())
     expect(
         distance <= tolerance * scale,
         "states in closed form",
-        wanted_words,
+        f"those of single steps to {tolerance * scale:.1g}",
         f"{distance:.1g} off",
     )
-    # A longer run was not followed to its target.
+    # Single steps follow only a run of at most ``exact_steps`` to its target.
     if last + 2 <= exact_steps:
         _same_count(closed, exact)
 
@@ -546,7 +547,7 @@ def _closed_form(
 def _same_count(closed: Trajectory, exact: Trajectory) -> None:
     """Compare the number of steps to the target in closed form with the exact one."""
     # ``error`` is None if the count has no error. Otherwise the count may be off by the
-    # error, rounded up, unless the error is small enough for an exact count.
+    # error minus `CERTAIN_ERROR`, rounded up. So with a small error it must be exact.
     estimated_error = closed.error or 0.0
     allowed = math.ceil(max(0.0, estimated_error - CERTAIN_ERROR))
     if closed.steps is None or exact.steps is None:
@@ -570,7 +571,7 @@ def _saved(problem: Family, run: Trajectory) -> None:
         path = Path(folder) / "run.npz"
         attempt("save", run.save, path)
         # A file has the name of the family, and `load` asks this function for the
-        # family. It need not be registered under its name yet.
+        # family. So the family need not be registered under its name yet.
         loaded_run = attempt("load", load, path, lambda name: type(problem))
     _same_run(run, loaded_run)
     # `plain` is None if a parameter is an object that a file cannot hold. Then the file
@@ -635,10 +636,10 @@ def _sampled(
     """Check the trainer on samples, if there is one, at both ends of a run.
 
     Losses and gradients of ``batches`` batches of ``batch`` prompts are compared by
-    Student's t with those of the risk.
+    Student's t with the loss and the gradient of the risk.
     """
-    # The run minimises the loss of the set, but a trainer draws new prompts. To check
-    # the trainer, check the same problem without a fixed set.
+    # The run minimises the loss of a fixed set of prompts, but a trainer draws new
+    # prompts. To check the trainer, check the same problem without a fixed set.
     if problem.on_fixed_set:
         return None
     try:
@@ -710,9 +711,9 @@ def _differ(first: Risk, second: Risk, params: Array) -> bool:
 def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
     """Check that losses of 16 times larger batches scatter less than half as much.
 
-    ``many`` has batches that are ``BATCH_RATIO`` times as large as those of ``few``, so
-    the expected ratio of the standard deviations is 1/4. The limit is 1/2, because each
-    of them is only estimated, from ``batches`` losses.
+    The batches of ``many`` are ``BATCH_RATIO`` times as large as the batches of
+    ``few``, so the expected ratio of the standard deviations is 1/4. The limit is 1/2,
+    because each standard deviation is only estimated, from ``batches`` losses.
     """
 
     def scatter(risk: Risk) -> float:

@@ -56,11 +56,11 @@ FORWARD = (
     (6, -10.0),
 )
 # The widths h that are tried, as shares of the largest parameter: 1/16, 1/64, ...,
-# 2^-18. Wide ones have less rounding error, and narrow ones serve losses that bend
+# 2^-18. Large widths have less rounding error, and small widths serve losses that bend
 # within a short distance.
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
-# The relative rounding of a loss or a gradient: about 50 times that of a float64, since
-# both are sums.
+# The relative rounding of a loss or a gradient: about 50 times the rounding of a single
+# float64, because losses and gradients are sums.
 ROUNDING = 1e-14
 # Two values of a loss or of a gradient may differ by this share if they are sums of the
 # same numbers in different orders.
@@ -72,12 +72,12 @@ CLOSE_AT_ONCE = 1e-9
 # A Hessian product may be off by the error of the differences with which it is
 # compared, plus HESSIAN_TOLERANCE times its largest entry and, for rounding,
 # GRADIENT_SHARE times the largest entry of the gradient. By default a product is itself
-# a difference of gradients, so the tolerance is larger than that of gradients.
+# a difference of gradients, so its tolerance is larger than the one for gradients.
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
 # The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP
-# times its size over a distance of KINK_DISTANCE times the largest parameter. A smooth
-# gradient changes over this distance by a similarly small share of itself.
+# times its size over a distance of KINK_DISTANCE times the largest parameter. Over this
+# distance a smooth gradient changes by a share of the order of KINK_DISTANCE.
 KINK_JUMP = 1e-4
 KINK_DISTANCE = 1e-9
 # To name the wrong entry of a gradient, all entries are checked one by one, if there
@@ -227,8 +227,8 @@ def _random_points(
 def _given_points(points: Sequence[ArrayLike], start: Array) -> dict[str, Array]:
     """Return the points of the caller, by their names in messages.
 
-    They must have the shape of the initial parameters ``start``; any other point is a
-    ValueError, which names the argument ``points`` of `check_risk`.
+    Each point must have the shape of the initial parameters ``start``. Otherwise a
+    ValueError names the argument ``points`` of `check_risk`.
     """
     # A single number is not a sequence of parameters.
     if dimensions(points) == 0:
@@ -407,8 +407,7 @@ def _check_excess(
 ) -> None:
     """Check that an excess is the loss minus one number, which is at most the floor.
 
-    ``excess`` returns the excess for parameters, and ``name`` is what it is called in
-    messages.
+    ``excess`` returns the excess for parameters, and messages call it ``name``.
     """
     losses = {}
     values = {}
@@ -447,11 +446,11 @@ def difference(
     """Return the derivative of a function at 0, and an estimate of its error.
 
     The function returns a float or an array. The widths are `WIDTHS` times ``scale``, a
-    length over which the function is taken to be smooth. They are tried from the
-    largest one on, until the error is at most the share ``resolved`` of the derivative,
-    which is far below all tolerances. If no width reaches this, the width with the
-    least error is used. If no two successive widths give finite differences, the
-    derivative is None and the error infinite. ``FORWARD`` differences give the
+    length over which the function is taken to be smooth. The widths are tried from the
+    largest one on, until the error is at most the share ``resolved`` of the derivative.
+    (This share is far below all tolerances.) If no width reaches this error, the width
+    with the least error is used. If no two successive widths give finite differences,
+    the derivative is None and the error infinite. ``FORWARD`` differences give the
     derivative from the right.
     """
     best_slope = None
@@ -483,7 +482,7 @@ def _quotient(
     total: Any = 0
     sum_of_weights = 0.0
     largest = 0.0
-    # Far points may overflow; the caller looks at whether the result is finite.
+    # Far points may overflow; `difference` checks whether the result is finite.
     with np.errstate(all="ignore"):
         for j, weight in stencil:
             value = function(j * width)
@@ -509,8 +508,8 @@ def _smooth_length(params: Array) -> float:
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
     """Return three random directions, each with a largest entry of 1 or -1.
 
-    A wrong entry of a gradient shows along nearly every direction. Three of them make a
-    chance agreement unlikely, and cost less than a check of each entry.
+    A wrong entry of a gradient shows along nearly every direction. Three directions
+    make a chance agreement unlikely, and cost less than a check of each entry.
     """
     directions = []
     for _ in range(3):
@@ -525,8 +524,8 @@ class Slopes(NamedTuple):
     Attributes
     ----------
     by_differences, by_gradient : float
-        The derivative by finite differences of the loss, and as the product of the
-        gradient and the direction.
+        The derivative from finite differences of the loss, and the derivative as the
+        product of the gradient and the direction.
     excess : float
         The amount by which the two derivatives differ beyond the error of the
         differences and the tolerance. They agree if it is at most 0.
@@ -540,11 +539,11 @@ class Slopes(NamedTuple):
 class GradientCheck:
     """The gradient at one point, compared with differences of the loss.
 
-    The notes of `check_risk` state how. A derivative may be off by the error of the
-    differences, plus the share ``tolerance`` of the gradient's norm. With the default,
-    an error of a single entry by 1e-5 of the norm is found. If the error of the
-    differences is more than a share ``blurred`` of them, the point is at a kink or the
-    loss is noise.
+    The notes of `check_risk` state how they are compared. A derivative may be off by
+    the error of the differences, plus the share ``tolerance`` of the gradient's norm.
+    With the default tolerance, an error of a single entry by 1e-5 of the norm is found.
+    If the error of the differences is more than the share ``blurred`` of the
+    differences, the point is at a kink or the loss is noise.
     """
 
     def __init__(
@@ -566,9 +565,9 @@ class GradientCheck:
         # Keep a copy, because a risk might write its next gradient into the same array.
         self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
-        # The rounding error of a difference at the smallest width. It is not a sign of
-        # a kink or of noise.
-        self.noise = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
+        # The rounding error of a difference at the smallest width. A difference may be
+        # off by this much without a kink and without a loss that is noise.
+        self.rounding = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
 
     def slope(
         self, direction: Array, stencil: Stencil = CENTRAL
@@ -589,7 +588,7 @@ class GradientCheck:
         size = self.norm * float(np.linalg.norm(direction))
         expect(np.isfinite(error), self.subject, "a finite loss around it", "none")
         excess = abs(by_gradient - slope) - error - self.tolerance * size
-        is_sharp = error <= self.blurred * max(abs(slope), size) + self.noise
+        is_sharp = error <= self.blurred * max(abs(slope), size) + self.rounding
         if excess <= 0.0 and is_sharp:
             return Slopes(slope, by_gradient, excess)
         # Either the gradient is wrong, or the point is at a kink, or the loss is noise.
@@ -601,13 +600,13 @@ class GradientCheck:
         error_of_sides = max(error_ahead, error_behind)
         largest = max(abs(low), abs(high), size)
         expect(
-            error_of_sides <= self.blurred * largest + self.noise,
+            error_of_sides <= self.blurred * largest + self.rounding,
             self.subject,
             "differences that converge as their width falls",
             f"noise: {slope:.6g} ± {error_of_sides:.1g}",
         )
-        # Only at a kink do the two derivatives differ by more than their errors. There
-        # the gradient may be any number between them.
+        # Only at a kink do the two derivatives differ by more than their errors. At a
+        # kink the derivative by the gradient may be any number between the two.
         if high - low > 2.0 * error_of_sides + self.blurred * size:
             outside = max(low - by_gradient, by_gradient - high)
             excess = outside - error_of_sides - self.tolerance * size
@@ -725,7 +724,7 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
                 sorted(observed),
             )
             # An observation may be a small difference of numbers near 1, such as an
-            # attention near 1, so the 1 allows for their rounding.
+            # attention near 1. The term 1 allows for the rounding of these numbers.
             allowed = CLOSE * (1.0 + np.abs(value))
             subject = f"observation {name!r} of series at {where}"
             expect_near(value, observed[name][i], allowed, subject, "that of observe")

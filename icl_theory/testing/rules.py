@@ -22,18 +22,18 @@ from icl_theory.testing.common import attempt, copied, expect, expect_near, expe
 # all parameters. A wrong rule differs within a step or two, so a few are enough.
 REDUCED_STEPS = 12
 
-# The largest relative difference between the changes in these two runs, which add
-# numbers in different orders. Rounding is far smaller, and a rule that does not commute
-# with reductions differs by far more.
+# The largest relative difference between the changes in a run of reduced parameters and
+# in a run of all parameters. The two runs add numbers in different orders. Rounding is
+# far smaller, and a rule that does not commute with reductions differs by far more.
 REDUCED = 1e-9
 
-# The largest learning rate of these two runs, even if ``eta`` is larger. Gradient
-# descent on the bowl stays finite at the rate 0.5 but not at 1, and momentum makes
-# larger steps.
+# The largest learning rate in the comparison of these two runs, even if ``eta`` is
+# larger. Gradient descent on the bowl of four numbers stays finite at the rate 0.5 but
+# not at 1, and momentum makes larger steps.
 REDUCED_RATE = 0.1
 
-# The largest relative difference between the parameters of the loop and those of the
-# engine in a short run. The loop adds changes plainly, and the engine adds them with a
+# The largest relative difference between the parameters that the loop and the engine
+# reach in a short run. The loop adds changes plainly, and the engine adds them with a
 # compensation of rounding errors.
 SUM = 1e-12
 
@@ -42,8 +42,8 @@ SUM = 1e-12
 # between them.
 STEP_NUMBERS = (0, 7, 10**6)
 
-# How many steps of the run are repeated with these numbers. The first step starts with
-# an empty or zero memory, and the later ones with the memory of a step.
+# How many steps of the run are repeated with the numbers `STEP_NUMBERS`. The first step
+# starts with an empty or zero memory, and the later ones with the memory of a step.
 RENUMBERED_STEPS = 3
 
 
@@ -54,7 +54,7 @@ class QuarticBowl(Risk):
     that mixes up steps or entries is found.
     """
 
-    widths = np.array([[0.2, 0.5], [1.0, 0.05]])
+    widths = np.array([[0.2, 0.5], [1.0, 0.05]])  # the factors a_i
 
     @property
     def initial(self) -> Array:
@@ -68,15 +68,15 @@ class QuarticBowl(Risk):
 
 
 class GroupedBowl(Risk):
-    r"""A bowl of four numbers, of which the first three stay equal.
+    r"""A bowl in four numbers; the first three numbers stay equal.
 
     If ``reduced``, the parameters are two numbers. The first of them stands for the
     three equal numbers: its gradient is the sum of their gradients, and its entry of
     the metric is 3.
     """
 
-    widths = np.array([0.5, 0.5, 0.5, 2.0])
-    counts = np.array([3.0, 1.0])
+    widths = np.array([0.5, 0.5, 0.5, 2.0])  # factors as in `QuarticBowl`
+    counts = np.array([3.0, 1.0])  # how many numbers each reduced parameter stands for
     # For each of the four numbers, the index of the reduced parameter that stands for
     # it.
     groups = np.array([0, 0, 0, 1])
@@ -93,7 +93,7 @@ class GroupedBowl(Risk):
 
     @property
     def metric(self) -> float | Array:
-        """The number of numbers that each parameter stands for."""
+        """How many of the four numbers each parameter stands for."""
         return self.counts if self.reduced else 1.0
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -137,8 +137,8 @@ def check_rule(
     number. Training by the engine gives the parameters of a loop over ``step`` at every
     step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule
     says that it commutes with reductions (``Rule.reducible``), one number that stands
-    for three equal numbers changes as each of them would. This is tried on a bowl, and
-    only if no ``risk`` is given.
+    for three equal numbers changes as each of them would. This property is tried on a
+    bowl, and only if no ``risk`` is given.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def check_rule(
     # A shorter run would hardly test whether the order of steps matters.
     steps = integer("steps", steps, minimum=10)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
-    bowls_only = risk is None
+    uses_bowls = risk is None
     risk = QuarticBowl() if risk is None else risk
     # Refuse a risk that is a reduction if the rule does not commute with reductions.
     refuse_reduced(risk, rule)
@@ -204,7 +204,7 @@ def check_rule(
     if rule.skippable:
         _independent_of_time(rule, risk, eta, states)
     _as_trained(rule, risk, eta, states)
-    if bowls_only and rule.reducible:
+    if uses_bowls and rule.reducible:
         _commutes_with_reductions(
             rule, min(eta, REDUCED_RATE), min(steps, REDUCED_STEPS)
         )
@@ -261,8 +261,9 @@ def _step(
 ) -> tuple[Array, Array]:
     """Take a step, and return the change of the parameters and the next memory.
 
-    These must be finite float64 arrays of the right shapes, and the step must not have
-    changed its arguments. The risk and the step number t are passed on to the rule.
+    Both results must be finite float64 arrays of the right shapes, and the step must
+    not have changed its arguments. The risk and the step number t are passed on to the
+    rule.
     """
     arguments = {"params": params, "gradient": gradient, "memory": memory}
     before = {name: value.copy() for name, value in arguments.items()}
@@ -312,8 +313,8 @@ def _independent_of_time(
 ) -> None:
     """Check that a rule whose runs may skip steps ignores the step number.
 
-    Its memory must be empty or have the shape of the parameters. With a memory, the
-    rule must have a Jacobian, from which skipping computes many steps at once.
+    The memory of such a rule must be empty or have the shape of the parameters. A rule
+    with a memory must have a Jacobian, from which skipping computes many steps at once.
     """
     memory = states[0].memory
     shape = states[0].params.shape

@@ -36,8 +36,8 @@ from icl_theory.testing.common import attempt, expect
 # The names of papers and commands. People type them in a shell, where other characters
 # would need quotes.
 NAME = re.compile(r"[a-z][a-z0-9-]*")
-# A loss may rise by this share of itself from one step to the next. It allows for
-# rounding, which is smaller, and not for an unstable learning rate.
+# A loss may rise by this share of itself from one step to the next. Rounding is smaller
+# than this share, and an unstable learning rate soon makes the loss rise by more.
 LOSS_ROUNDING = 1e-12
 # A sharpness that is zero or negative is replaced by this number in 2/sharpness, which
 # then is huge but finite.
@@ -58,7 +58,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
         expect(np.isfinite(loss), f"level {name}", "a finite loss", loss)
     _limits(problem)
     _stable_rate(problem, run)
-    _arrays(problem)
+    _batched(problem)
     _update(problem, run)
     if family.claims is not None:
         _claims(family.claims, run)
@@ -70,7 +70,8 @@ def check_slots(problem: Family, run: Trajectory) -> None:
 def check_claims(family: type[Family], run: Trajectory) -> None:
     """Measure the rows of a family, answer its questions and make its comparison.
 
-    Rows and questions are functions of ``quick``, here True: they measure small grids.
+    A row or a question is a function of the flag ``quick``. With True, it measures a
+    small grid.
     """
     claims = Claims() if family.claims is None else family.claims
     for row in claims.rows:
@@ -122,8 +123,8 @@ def _expected_steps(problem: Family) -> None:
 def _limits(problem: Family) -> None:
     """Check the slot ``limits``, a pair of numbers for each of some parameters x.
 
-    They are the limits of the exponent d ln T/d ln x at small and at large x, with T
-    steps to the target.
+    The two numbers are the limits of the exponent d ln T/d ln x at small and at large
+    x, with T steps to the target.
     """
     family = type(problem)
     arguments = problem.arguments()
@@ -138,8 +139,8 @@ def _limits(problem: Family) -> None:
 def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> None:
     """Check the stable learning rate, if the problem has one.
 
-    It must lower the loss in each step of gradient descent. At the end of ``run`` it
-    must also be at most 2/sharpness, because descent is unstable at larger rates. An
+    The rate must lower the loss in each step of gradient descent. At the end of ``run``
+    it must also be at most 2/sharpness, because descent is unstable at larger rates. An
     excess of up to the share ``rounding`` is allowed, because a sharpness may be found
     by iteration.
     """
@@ -195,7 +196,7 @@ def _loss_falls(risk: Risk, rate: float, steps: int = 200) -> None:
         )
 
 
-def _arrays(problem: Family) -> None:
+def _batched(problem: Family) -> None:
     """Check the slot ``batched`` with two equal points.
 
     The slot computes several points of a sweep together: it gets their parameters as
@@ -224,10 +225,10 @@ def _arrays(problem: Family) -> None:
         batch: Any = attempt("slot batched", family.batched, points, common)
     # The result is None if the family makes no arrays for these points.
     if batch is not None:
-        _batch(family, batch)
+        _check_batch(family, batch)
 
 
-def _batch(family: type[Family], batch: Any) -> None:
+def _check_batch(family: type[Family], batch: Any) -> None:
     """Check the names and shapes of the arrays of two points.
 
     The names are columns of a sweep, and "stop" for the `Stop` at which each run ended.
@@ -316,7 +317,7 @@ def _claims(claims: Claims, run: Trajectory) -> None:
 def _figures(figures: Any) -> None:
     """Check that each figure has a title, and is a script or needs no argument.
 
-    `title` returns the first line of its docstring, or its name.
+    The title is the first line of the docstring of the script or function, or its name.
     """
     expect(
         isinstance(figures, Mapping),

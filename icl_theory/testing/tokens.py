@@ -35,10 +35,10 @@ def check_tokens(
 ) -> None:
     """Compare the loss of short prompts with the sum over all of them.
 
-    The sum would take long for more than ``most_prompts`` prompts. In that case the
-    prompts are made shorter than those of the risk, but keep one token of each kind,
-    and only the most probable nodes are used. ``where`` names the parameters ``params``
-    in error messages.
+    The sum would take long for more than ``most_prompts`` prompts. If the risk has more
+    prompts than this, the comparison is made for a risk with shorter prompts, which
+    keep one token of each kind, and with only the most probable nodes. ``where`` names
+    the parameters ``params`` in error messages.
     """
     small, rows = _shortened(risk, most_prompts)
     scores = params[rows]
@@ -141,7 +141,8 @@ def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
         attention = np.exp(scores[nodes] - scores[nodes].max())
         attention /= attention.sum()
         error = attention @ risk.errors[q][nodes]
-        # The values of tokens scatter independently around those of their nodes.
+        # The values of tokens scatter independently around the mean values of their
+        # nodes.
         square = float(error @ error + attention**2 @ risk.spread[nodes, q])
         loss += 0.5 * probability * square
     return loss
@@ -178,6 +179,7 @@ def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
         if risk.lengths is not None:
             probs = np.asarray(risk.lengths)
         return list(zip(probs.tolist(), rows.tolist(), strict=True))
+    # For each kind, the pairs of a probability and a number of tokens.
     laws = []
     for kind in risk.kinds:
         if isinstance(kind.number, Lengths):
@@ -189,7 +191,7 @@ def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
             laws.append([(1.0, int(np.max(kind.number)))])
     lengths = []
     # The numbers of tokens of different kinds are independent.
-    for length in itertools.product(*laws):
-        probability = math.prod(p for p, _ in length)
-        lengths.append((probability, [n for _, n in length]))
+    for pairs in itertools.product(*laws):
+        probability = math.prod(p for p, _ in pairs)
+        lengths.append((probability, [n for _, n in pairs]))
     return lengths

@@ -119,7 +119,7 @@ def _loss_and_gradient_near(
 ) -> None:
     """Compare an expected loss and gradient with an actual pair of them.
 
-    ``sentence`` ends the messages; it says of what the loss and the gradient are.
+    ``sentence`` ends the messages, after the words "the loss" and "the gradient".
     """
     expected_loss, expected_gradient = expected
     loss, gradient = actual

@@ -12,16 +12,18 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
 The mean in the integral comes from a recursion over the positions. For each window at
-position t the recursion carries along F, A and B. They are the parts that the sequences
-in this window contribute to the means of :math:`e^{-\sum y}` times 1, n and
-:math:`\tfrac12|n|^2`, with sums over the positions up to t. With
-:math:`u = y(e_x - P_q)`, a position with the symbol x changes them by
+position t the recursion carries along F, A and B. They are the means of
+:math:`e^{-\sum y}`, :math:`n e^{-\sum y}` and :math:`\tfrac12|n|^2 e^{-\sum y}` over
+the sequences that are in this window, times the probability of these sequences. All
+sums, also the one in n, run over the positions up to t. With
+:math:`u = y(e_x - P_q)`, a position with the symbol x changes F, A and B by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
 
 The derivatives f, a and b of the loss with respect to F, A and B are carried back from
-the last position to the first. Together with F, A and B they give the gradient,
+the last position to the first. Together with F, A and B these derivatives give the
+gradient,
 
 .. math:: \frac{\partial\mathcal L}{\partial S}
     = \sum_t \int u^\top (aF + bA) - y\,(fF + a^\top A + bB)\,\frac{ds}{s} .
@@ -65,8 +67,8 @@ from icl_theory.tokens.sampled import (
 )
 
 Symbols = NDArray[np.intp]
-# Larger y are cut to 1000, so that no y overflows: an infinite y times a zero would be
-# NaN. The cut changes nothing, because e^(-1000) is already 0 in float64.
+# A y above 1000 is cut to 1000, so that no y overflows: an infinite y times a zero
+# would be NaN. The cut changes nothing, because e^(-1000) is already 0 in float64.
 LOG_LARGEST_Y = math.log(1000.0)
 # The recursion carries along at most this many float64 numbers at once (16 MiB), unless
 # a single chain at a single node needs more. A larger limit takes more memory; with a
@@ -80,10 +82,10 @@ ARRAYS_OF_SEQUENCE = 8.0
 # below rounding.
 LOG_NEGLIGIBLE = -37.0
 # Relative rounding error of y, in multiples of the machine epsilon, without the part
-# that comes from the scores. It is more than enough: only a few operations lead from
+# that comes from the scores. Ten is more than enough: only a few operations lead from
 # the scores to y.
 ROUNDINGS_OF_Y = 10.0
-# Added to the terms of a sum that is a divisor, so that the sum is not zero.
+# Added to each term of a sum by which something is divided, so that the sum is not 0.
 SMALLEST = 1e-300
 
 
@@ -171,8 +173,9 @@ class Chains:
                 f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}",
             )
         law = np.broadcast_to(law, (C, law.shape[-1]))
-        # The law may be one of shorter windows. Each pass appends the next symbol: the
-        # law of (a, ..., y) times P(z | y) is the law of (a, ..., y, z).
+        # A law of the oldest symbol alone is extended to a law of windows. Each pass
+        # appends the next symbol: the law of (a, ..., y) times P(z | y) is the law of
+        # (a, ..., y, z).
         while law.shape[1] < W:
             law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
         return law
@@ -333,7 +336,7 @@ class _Positions(NamedTuple):
     has_sink: bool
 
     def place(self, t: int) -> int:
-        """Return the place of position t. The last place has all positions after it."""
+        """Return the place of position t. All later positions share the last place."""
         return min(t, len(self.y) - 1)
 
     def passed(self, sums: Array, t: int, out: Array | None = None) -> Array:
@@ -403,10 +406,10 @@ def _integrate(
 ) -> _Integrals:
     """Integrate over a block of the chains and over the given nodes.
 
-    The scores ``log_w``, (n, W, Q), are those of n places, W windows and Q columns, and
-    column j is for sequences that end in the symbol ``last[j]``. The ``length`` counts
-    the sink, whose value is ``sink``, as a position. The rule for the integral over s
-    has the nodes ``log_s``, (Q, J), and the ``weights``, (J,).
+    The scores ``log_w``, (n, W, Q), are for n places, W windows and Q columns. Column j
+    is for sequences that end in the symbol ``last[j]``. If there is a sink, ``sink`` is
+    its value, and the ``length`` counts the sink as a position. The rule for the
+    integral over s has the nodes ``log_s``, (Q, J), and the ``weights``, (J,).
     """
     P = chains.transitions[block]
     k = chains.symbols
@@ -425,8 +428,8 @@ def _integrate(
     # Before the first position, F is the law of the first window, and n is zero.
     sums[0, 1:] = 0.0
     sums[0, 0] = chains.start[block, :, None]
-    # The matrices are copied into contiguous arrays, because each position multiplies
-    # by them.
+    # The matrices are copied into contiguous arrays, with which the product at each
+    # position takes less time.
     _carry(sums, positions, transitions.swapaxes(2, 3).copy())
     # After the last position, the loss is the sum of B over the windows that end in the
     # column's last symbol, with the weights of the rule and of the chains.
@@ -452,7 +455,8 @@ def _positions(
 ) -> _Positions:
     """Return y, e^(-y) and u of all positions.
 
-    The arguments are those of `_integrate`, for the transitions ``P``, (C, k, k).
+    The array ``P``, (C, k, k), has the transitions of the block. All other arguments
+    are described in `_integrate`, and ``newest`` in `Chains`.
     """
     C, k, _ = P.shape
     W = len(newest)
@@ -473,7 +477,7 @@ def _differences(P: Array, last: Symbols) -> Array:
     """Return the vectors e_x - P_q, (k - 1, C, k, Q).
 
     The entries of each vector sum to 0. So k - 1 coordinates are enough, in an
-    orthonormal basis of all vectors with this property. The other axes run over the C
+    orthonormal basis of the space of all such vectors. The other axes run over the C
     chains, the k symbols x and the Q last symbols q.
     """
     k = P.shape[1]
@@ -589,21 +593,23 @@ def _nodes(
 
     The scores ``log_w`` are (n, W, Q), for n places, and the largest of each column is
     0. Let Z_max and Z_min be the largest and the smallest sum Z of the weights that a
-    sequence can have. With ln(s Z_max) = x - e^(-x) the nodes are ``step`` apart in x,
-    from ``first`` on. At the first node s Z_max = e^(-37), and the integrand of the
-    attention is below rounding. At the last node s Z_min > e^4 with the default of
-    ``last``, so that e^(-s Z) is below rounding. A sequence of T positions whose
-    largest weight is v needs only the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes
-    that no sequence needs are left out.
+    sequence can have. The nodes are ``step`` apart in the variable x with
+    ln(s Z_max) = x - e^(-x), from ``first`` on. At the first node s Z_max is about
+    e^(-37), and the integrand of the attention is below rounding. At the last node
+    s Z_min > e^4 with the default of ``last``, so that e^(-s Z) is below rounding. If
+    the largest weight of a sequence of T positions is v, its Z is between v and v T. So
+    it needs only the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes that no sequence
+    needs are left out.
     """
     # The last place has all positions that have no place of their own.
     log_positions = np.zeros((len(log_w), 1))
     log_positions[-1] = math.log(length - len(log_w) + 1)
     log_Z_max = np.logaddexp.reduce(log_w.max(axis=1) + log_positions, axis=0)
     log_Z_min = np.logaddexp.reduce(log_w.min(axis=1) + log_positions, axis=0)
-    # A weight v has the depth ln(Z_max/v), and needs the nodes whose x minus this depth
-    # is between -37 - ln T and ``last``. Depths are rounded up, so that many scores
-    # share one; an interval that begins 1 earlier makes up for this.
+    # Let the depth of a weight v be ln(Z_max/v). Then ln(s v) is nearly x minus the
+    # depth, so v needs the nodes at which this difference is between -37 - ln T and
+    # ``last``. Depths are rounded up, so that many scores share a depth; an interval
+    # that begins 1 earlier makes up for the rounding.
     depths = np.unique(np.ceil(log_Z_max - log_w))
     lowest = LOG_NEGLIGIBLE - 1.0 - math.log(length)
     x_minus_depth = np.arange(lowest, last + step, step)
@@ -740,7 +746,8 @@ class ChainRisk(WithStart, Risk):
         tokens = self.length if self.sink is None else self.length + 1
         integrals = self._integrals(log_w, last, tokens)
         # Sizes of the terms of the gradient. `push`, the mean of a square times y, is
-        # not negative. `SMALLEST` keeps `total`, a divisor below, above zero.
+        # not negative. The sum of the sizes is a divisor, and `SMALLEST` keeps the sum
+        # positive.
         terms = abs(integrals.pull) + integrals.push + SMALLEST
         total = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
@@ -768,21 +775,21 @@ class ChainRisk(WithStart, Risk):
         return columns.reshape(-1, W, Q)
 
     def _error_of_loss(
-        self, integrals: _Integrals, log_w: Array, terms: Array, tokens: int
+        self, integrals: _Integrals, log_w: Array, sum_of_terms: Array, tokens: int
     ) -> Array:
         """Estimate the error of the loss of each column from above, (Q,).
 
-        The sum of the sizes of all terms of the gradient is ``terms``, (Q,). This sum
-        is the sensitivity of the loss to relative errors of y.
+        The sum of the sizes of all terms of the gradient, ``sum_of_terms``, (Q,), is
+        the sensitivity of the loss to relative errors of y.
         """
         # Each position rounds the sums that it carries. Moreover, ln y is a sum of
         # numbers as large as the range of the scores. The rounding of this sum is a
         # relative error of y.
         roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
-        rounding = integrals.carried + roundings_of_y * terms
+        rounding = integrals.carried + roundings_of_y * sum_of_terms
         rounding *= np.finfo(float).eps
-        # `UNSEEN` estimates what underflow and the cut of scores remove from the loss,
-        # for a prompt of one token whose squared error is 1. The estimate grows with
+        # `UNSEEN` estimates the loss that underflow and the cut of scores remove, for a
+        # prompt of one token whose squared error is 1. The estimate grows with
         # the square of the number of tokens. A squared error |o - P_q|² is at most 2,
         # because o and P_q are probability vectors.
         unseen = 2.0 * UNSEEN * float(tokens) ** 2
@@ -829,7 +836,7 @@ class ChainRisk(WithStart, Risk):
         return lambda columns, last: self._moments(columns, last).gradient
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at n states, (n, ...). All their columns are integrated at once."""
+        """Gradients at n states, (n, ...), by one integration of all columns."""
         columns = np.concatenate(states, axis=-1)
         last = np.tile(np.arange(self.chains.symbols), len(states))
         gradient = self._moments(columns, last).gradient
@@ -852,7 +859,7 @@ class ChainRisk(WithStart, Risk):
         """Estimate the error of the loss from above.
 
         The estimate is the sum of three parts: the error of the quadrature, the error
-        of rounding to first order, and what underflow may remove from the loss.
+        of rounding to first order, and the part of the loss that underflow may remove.
         """
         return float(self._moments(self._checked(params)).error.sum())
 

@@ -56,8 +56,8 @@ LARGEST_D_OF_SERIES = 0.1
 # The sum of the probabilities of a prediction may differ from 1 by this much, which is
 # rounding. A larger difference would change the excess loss.
 ERROR_OF_PREDICTION = 1e-12
-# 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d², from that of d^9
-# down to the constant one, as `np.polyval` takes them.
+# The coefficients 1/11!, ..., 1/2! of d^9, ..., d^0 in the series of (e^d - 1 - d)/d².
+# `np.polyval` takes them in this order.
 INVERSE_FACTORIALS = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
 
 
@@ -338,7 +338,7 @@ class CountRisk(Risk):
         """
         kind = prompts.kind
         if self.sink is not None:
-            # The sink is the last kind, and a last token of every prompt.
+            # The sink is the last kind, and is the last token of every prompt.
             kind = np.column_stack([kind, np.full(len(kind), len(self.values) - 1)])
         place = kind * params.shape[-1] + prompts.query[:, None]
         place = first_places(params, len(kind)) + place
@@ -408,7 +408,7 @@ def _prediction(counts: Array, log_w: Array) -> _Prediction:
 def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
     """Return the prediction for counts, (k, n), and ``weights``, (k, V).
 
-    No sum of weights may underflow.
+    The weights must be so near each other in size that no sum of them underflows.
     """
     mass = weights.T @ counts  # (V, n)
     # A label for which no token stands has the logarithm -inf.
@@ -416,7 +416,7 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
         log_o = np.log(mass / mass.sum(axis=0))
 
     def shared(values: Array) -> Array:
-        # The share of kind k in label v is counts_k weights_kv/mass_v.
+        # The share of kind κ in label v is counts_κ weights_κv/mass_v.
         per_mass = np.divide(values, mass, out=np.zeros_like(mass), where=mass > 0.0)
         return np.einsum("kv,kv->k", counts @ per_mass.T, weights)
 
@@ -449,10 +449,11 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
 
 
 def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
-    """Return the loss of a prediction q minus the least loss, of the prediction t.
+    """Return the loss of a prediction q minus the least loss, which t itself has.
 
-    The ``objective`` is "log" or "square". The first axis runs over the labels, whose
-    true probabilities t are ``truth``; the loss is a mean over labels drawn from t.
+    The true probabilities t of the labels are ``truth``, and the loss is a mean over
+    labels drawn from t. The ``objective`` is "log" or "square". The first axis of all
+    arrays runs over the labels.
     With q = t e^d, the excess of the log loss is the sum of t (e^d - 1 - d) over the
     labels, because q and t both sum to 1. For small d the bracket is evaluated by its
     series, in which nothing cancels.

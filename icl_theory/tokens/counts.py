@@ -204,10 +204,11 @@ class IndependentCounts(CountLaw):
         )
 
     def _compositions(self) -> Array:
-        """Return all ways to share N tokens among the kinds, (A, k).
+        """Return the ways to share N tokens among the kinds, (A, k).
 
-        Counts in which the number of tokens of one kind is too rare by itself are left
-        out.
+        Counts are left out if the number of tokens of one of the kinds, other than the
+        last, is rarer than ``rare`` by itself. The last kind gets all tokens that
+        remain.
         """
         # `_likely_numbers` needs about a dozen arrays of N numbers, of 8 bytes each.
         check_fits("N", self.N, 100.0 * self.N)
@@ -219,16 +220,16 @@ class IndependentCounts(CountLaw):
             # Each row is repeated, once for each number of tokens of this kind: from
             # ``lowest`` to ``highest``, but at most the number of tokens that remain.
             repeats = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
-            rows = float(repeats.sum(dtype=float))
+            new_rows = float(repeats.sum(dtype=float))
             # A row has k counts, and Z numbers in `table`, in several arrays each.
-            check_fits("N", self.N, 8.0 * rows * (4 * k + 3 * Z))
-            # For each repetition, the row that is repeated and where its repetitions
-            # begin.
-            row = np.repeat(np.arange(len(repeats)), repeats)
-            start_of_row = np.repeat(np.cumsum(repeats) - repeats, repeats)
-            tokens_of_kind = lowest + np.arange(len(row)) - start_of_row
-            counts = np.column_stack([counts[row], tokens_of_kind])
-            remaining = remaining[row] - tokens_of_kind
+            check_fits("N", self.N, 8.0 * new_rows * (4 * k + 3 * Z))
+            # For each new row, the old row that it repeats, and the new row at which
+            # the repetitions of this old row begin.
+            old_row = np.repeat(np.arange(len(repeats)), repeats)
+            first_new_row = np.repeat(np.cumsum(repeats) - repeats, repeats)
+            tokens_of_kind = lowest + np.arange(len(old_row)) - first_new_row
+            counts = np.column_stack([counts[old_row], tokens_of_kind])
+            remaining = remaining[old_row] - tokens_of_kind
         return np.column_stack([counts, remaining])
 
     def _likely_numbers(self, probs: Array) -> tuple[int, int]:
@@ -271,9 +272,10 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     query's feature, which have the query's label; tokens of other features with the
     query's label; and tokens of other features with the opposite label. Label 0 is the
     label of the query. If j of the K - 1 other features have this label, the kinds have
-    the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Among m
-    tokens of other features, let a have the query's label. The sum of their labels ±1
-    is D = 2a - m. The law of D is a sum of positive terms, in which nothing cancels:
+    the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Let m tokens
+    show other features, and let a of these tokens have the query's label. If this label
+    counts as 1 and the opposite label as -1, the sum over the m tokens is D = 2a - m.
+    The law of D is a sum of positive terms, in which nothing cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.
@@ -302,9 +304,9 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     K = integer("features", features, minimum=2, maximum=EXACT)
     rare = fraction("rare", rare)
     # By Hoeffding's bound, j exceeds its mean by more than x with a probability of at
-    # most exp(-2x²/(K - 1)). The same bound holds if j falls below its mean by more
-    # than x. The square root is the x at which the bound equals ``rare``; 1 is a
-    # margin.
+    # most exp(-2x²/(K - 1)). The probability that j falls below its mean by more than x
+    # has the same bound. The square root is the x at which the bound equals ``rare``; 1
+    # is a margin.
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0
     # An upper estimate: 25 numbers of 8 bytes for each of 2 ``reach`` numbers j.
     check_fits("features", features, 400.0 * reach)
@@ -346,7 +348,8 @@ class TwoStateCounts(CountLaw):
         c_s/n_s & \text{else,}\end{cases}
 
     where P(c | n) is beta-binomial if row s of the chain has a Beta prior, and binomial
-    if the chain is given. The first symbol is x_1 = x_T - n_01 + n_10.
+    if the chain is given. With the numbers n_01 and n_10 of windows 01 and 10, the
+    first symbol is x_1 = x_T - n_01 + n_10.
 
     Parameters
     ----------
@@ -519,14 +522,15 @@ class TwoStateCounts(CountLaw):
 
         Also return the probability of label 1 given the counts, (A,).
         """
-        # `_check_chains` has set both.
+        # `_check_chains` has set both fields.
         assert self.probs is not None
         assert self.transitions is not None
         chains = self.transitions
         counts = sequences.counts
         total = sequences.total
-        # As in `IndependentCounts`: the law under the mean chain, times the mean over
-        # the chains of the ratio between the law under a chain and this law.
+        # As in `IndependentCounts`, the law of the counts is the law under the mean
+        # chain times a ratio of laws. The ratio is the law under a chain divided by the
+        # law under the mean chain, averaged over the chains.
         mean_chain = np.tensordot(self.probs, chains, 1)
         mean_counts = np.repeat(total, 2, axis=1) * mean_chain.ravel()
         # Poisson numbers with a given sum are multinomial.
@@ -653,9 +657,9 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
 
     Here B is the beta function, and :math:`a = (a_0, a_1)` are the parameters.
 
-    The probability is a ratio of numbers Γ(n + a)/(Γ(a) n!), one for n_0, one for n_1
-    and one for n = n_0 + n_1. The logs of these numbers are small sums, so that nothing
-    large cancels.
+    Let g(n, a) be Γ(n + a)/(Γ(a) n!). With n = n_0 + n_1, the probability is
+    g(n_0, a_0) g(n_1, a_1)/g(n, a_0 + a_1). The log of g is a sum of logs of ratios
+    (`log_rising`), so that no logs of large factorials cancel.
     """
     n = pairs.astype(np.intp)
     total = n.sum(axis=1)

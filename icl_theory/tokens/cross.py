@@ -178,13 +178,17 @@ def head_functions(
 
 
 class _Factors(NamedTuple):
-    """The functions of s, or of t, of which G, b and c are products, (U, J)."""
+    """Functions of s, or of t, (U, J).
+
+    Each summand of G, b and c is a function of s times a function of t. In the
+    functions of t, y stands for z.
+    """
 
     zeroth: Array  # e^(-y)
     first: Array  # y e^(-y)
 
     def slope(self, y: Array) -> _Factors:
-        """Return y ∂/∂y of both functions, their derivatives in the score ln w."""
+        """Return y ∂/∂y of both functions: the derivatives with respect to ln w."""
         return _Factors(-self.first, self.first * (1.0 - y))
 
 
@@ -221,7 +225,7 @@ def _generating_function(
 ) -> GeneratingFunction:
     """Return G = E e^(-y-z) of one kind, and its log, for all s and t, (S, T)."""
     p = probs[rows, None]
-    # With a = e^(-y) - 1 and c = e^(-z) - 1, e^(-y-z) - 1 = a + c + a c, in which
+    # With α = e^(-y) - 1 and β = e^(-z) - 1, e^(-y-z) - 1 is α + β + αβ, in which
     # nothing cancels near zero.
     along_s = p * of_s.decay_minus_1[rows]
     along_t = of_t.decay_minus_1[rows]
@@ -344,8 +348,8 @@ def _terms(
     """Return the terms of a gradient at the nodes of a kind.
 
     The gradient is with respect to the scores of one head. Only ``x`` depends on the
-    scores of the first head, and only ``z`` on those of the second. The argument that
-    depends on the scores holds derivatives in place of values.
+    scores of the first head, and only ``z`` on the scores of the second. The argument
+    that depends on the scores of this head holds derivatives in place of values.
     """
     e = nodes.errors[rows]
     # c has the factors x0 z1, b has x1 z0, ``twice`` has x1 z1, and G has x0 z0.

@@ -57,9 +57,9 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
     of two weights e^(c r X) has zeros at imaginary r. The larger X is, the nearer
     these zeros are to r = 0.)
     """
-    # The range of x covers all lengths of a probability above rounding. At x = -5 the
-    # length is e^(-153). Lengths above √d + 12 have a probability below e^(-70), and at
-    # this length x exceeds ln r by e^(-x) < 0.2.
+    # The range of x covers all lengths whose probability is above rounding. At x = -5
+    # the length is e^(-153). Lengths above √d + 12 have a probability below e^(-70). At
+    # this largest length, x exceeds ln r by e^(-x) < 0.2.
     shortest_x = -5.0
     longest_x = math.log(math.sqrt(d) + 12.0) + 0.2
     first = math.floor(shortest_x / step)
@@ -86,7 +86,7 @@ def gaussian_queries(
 ) -> list[QueryNodes]:
     r"""Return nodes for N tokens in d dimensions, for queries of each length.
 
-    They are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
+    The nodes are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
     average over X has a relative error of about e^(-digits). For an improbable length
     the error may be larger, as only its product with the probability counts. A length
     that is less probable than e^(-digits) is left out. The error of the average over r
@@ -94,24 +94,24 @@ def gaussian_queries(
 
     With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
     and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The
-    nodes extend so far that N tokens hardly ever include one beyond them. See
-    docs/theory.md, "Gaussian inputs".
+    nodes extend so far that a prompt of N tokens hardly ever has a token beyond the
+    last node. See docs/theory.md, "Gaussian inputs".
     """
     lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
     queries: list[QueryNodes] = []
     for r, weight in zip(lengths.tolist(), weights.tolist(), strict=True):
         # The average for this length may have the relative error e^(-log_accuracy).
-        # Times the probability of the length, this is e^(-digits). A weight that has
-        # underflowed to 0 is replaced by 1e-300, whose logarithm is finite. The length
-        # is then left out, because log_accuracy is negative.
+        # This error times the probability of the length is e^(-digits). A weight that
+        # has underflowed to 0 is replaced by 1e-300, whose logarithm is finite. The
+        # length is then left out, because log_accuracy is negative.
         log_accuracy = digits + math.log(max(weight, 1e-300))
         if log_accuracy < 0.0:
             continue
         # With this h and the largest c, the error e^(-π²/(c r h)) is
-        # e^(-log_accuracy - 2): a margin of 2.
+        # e^(-log_accuracy - 2): a margin of 2 in the exponent.
         h = min(LARGEST_STEP, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
         # About N exp(-reach²/2) of N tokens are beyond the reach. With this reach, the
-        # number is e^(-log_accuracy - 6): a margin of 6.
+        # number is e^(-log_accuracy - 6): a margin of 6 in the exponent.
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)

@@ -78,8 +78,8 @@ def generating_function(
 ) -> GeneratingFunction:
     """Return G(s) of a kind for q queries at J nodes s, (q, J), and ln G.
 
-    With N tokens, ln G is multiplied by about N. Therefore the absolute error of the
-    returned ln G is far below 1/N, even if G is nearly 1.
+    Callers multiply ln G by about N, the number of tokens. So the returned ln G has an
+    absolute error far below 1/N, even if G is nearly 1.
 
     Parameters
     ----------

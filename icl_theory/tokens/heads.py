@@ -81,8 +81,8 @@ class HeadsRisk(Risk):
         = \sum_h \mu_h (o_h - y) + \Bigl(\sum_h \mu_h - 1\Bigr) y ,
 
     the loss is half a quadratic form of :math:`\mu_1, \ldots, \mu_H` and
-    :math:`\sum_h \mu_h - 1`. Its matrix has the mean products of the errors
-    :math:`o_h - y` and of the target y (see ``Products``).
+    :math:`\sum_h \mu_h - 1`. The matrix of this form has the mean products of the
+    errors :math:`o_h - y` and of the target y (see ``Products``).
 
     Parameters
     ----------
@@ -115,7 +115,8 @@ class HeadsRisk(Risk):
     tokens: TokenRisk
     heads: int = 2
     _target: Array = field(init=False, repr=False)  # (Q, D)
-    _without: TokenRisk = field(init=False, repr=False)  # the tokens with the target 0
+    # The same tokens with the target 0.
+    _without_target: TokenRisk = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
@@ -137,7 +138,7 @@ class HeadsRisk(Risk):
         set_fields(
             self,
             _target=np.broadcast_to(target.T, (Q, D)),
-            _without=replace(self.tokens, target=np.zeros_like(target)),
+            _without_target=replace(self.tokens, target=np.zeros_like(target)),
         )
 
     @property
@@ -239,8 +240,8 @@ class HeadsRisk(Risk):
         target = self._target[query[:, 0]]
         mean_errors = np.einsum("bhn,bnd->bhd", attention, errors)
         mean_noise = np.einsum("bhn,bn->bh", attention, noise)
-        # Σ μ_h o_h - y, without the noise. The noise counts as one more coordinate, as
-        # it is independent of the others.
+        # Σ μ_h o_h - y, without the noise. The noise counts as one more coordinate,
+        # because it is independent of all other coordinates.
         residual = np.einsum("bh,bhd->bd", mu, mean_errors)
         residual = residual + (mu.sum(axis=1) - 1.0)[:, None] * target
         noise_residual = np.einsum("bh,bh->b", mu, mean_noise)
@@ -263,15 +264,15 @@ class HeadsRisk(Risk):
     def _grams(self, scores: Array) -> Iterator[tuple[float, Array]]:
         """Yield the probability and the Gram matrix of each query, see `Products`.
 
-        Without the slopes of `_products` this takes half the time.
+        Unlike `_products`, this method computes no slopes, and takes half the time.
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.mean_square.shape)
-        moments = [tokens.moments(theta) for theta in of_heads]
+        scores_by_head = scores.reshape(H, *tokens.mean_square.shape)
+        moments = [tokens.moments(theta) for theta in scores_by_head]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             functions = [
-                head_functions(theta[:, q], tokens.counts) for theta in of_heads
+                head_functions(theta[:, q], tokens.counts) for theta in scores_by_head
             ]
             gram = np.empty((H + 1, H + 1))
             gram[H, H] = y @ y
@@ -307,13 +308,15 @@ class HeadsRisk(Risk):
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.mean_square.shape)
+        scores_by_head = scores.reshape(H, *tokens.mean_square.shape)
         # Half of E|o_h - y|² and half of E|o_h|², with their gradients.
-        errors_squared = [tokens.moments(theta) for theta in of_heads]
-        averages_squared = [self._without.moments(theta) for theta in of_heads]
+        errors_squared = [tokens.moments(theta) for theta in scores_by_head]
+        averages_squared = [
+            self._without_target.moments(theta) for theta in scores_by_head
+        ]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             gram = np.empty((H + 1, H + 1))
-            slopes = np.empty((H, H + 1, of_heads.shape[1]))
+            slopes = np.empty((H, H + 1, scores_by_head.shape[1]))
             gram[H, H] = y @ y
             for h in range(H):
                 moments = errors_squared[h]
@@ -326,10 +329,10 @@ class HeadsRisk(Risk):
                 slopes[h, H] -= moments.gradient[:, q]
                 for k in range(h):
                     # E[(o_h - y)·(o_k - y)], and its derivatives with respect to the
-                    # scores of head h and to those of head k
+                    # scores of head h and of head k
                     gram[h, k], slopes[h, k], slopes[k, h] = product(
-                        of_heads[h, :, q],
-                        of_heads[k, :, q],
+                        scores_by_head[h, :, q],
+                        scores_by_head[k, :, q],
                         tokens.probs,
                         errors,
                         tokens.mean_square[:, q],
@@ -354,7 +357,8 @@ def _score_slopes(mu: Array, attention: Array, token_slopes: Array) -> Array:
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
     """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), from a Gram matrix.
 
-    The Gram matrix, (H + 1, H + 1), is that of the errors o_h - y and the target y.
+    The Gram matrix, (H + 1, H + 1), has the mean products of the errors o_h - y and the
+    target y, as in ``Products``.
     """
     # Adding the row of y to the row of o_h - y gives the row of o_h. The same holds for
     # columns.
@@ -379,9 +383,9 @@ class GaussianHeadsRisk(WithStart, Risk):
     r"""The loss of softmax heads over Gaussian inputs.
 
     The parameters are the output weights μ of the H heads and then their inverse
-    temperatures ω, (2H,). For a query of length r, the score of a token in head h is
-    :math:`\omega_h r X`, with the component X of the token along the query. The loss is
-    an average over r.
+    temperatures ω, (2H,). For a query vector of length r, the score of a token in head
+    h is :math:`\omega_h r X`, with the component X of the token along the query. The
+    loss is an average over r.
 
     Parameters
     ----------
@@ -425,7 +429,10 @@ class GaussianHeadsRisk(WithStart, Risk):
         return best.output, best.loss
 
     def with_best_output(self, omega: Array) -> Eliminated:
-        """Return the best output weights for given ω, (H,), and the loss with them."""
+        """Return the best output weights for given ω, (H,), and the loss with them.
+
+        The result also has the derivatives of this loss with respect to ω.
+        """
         H = len(omega)
         gram = np.zeros((H + 1, H + 1))
         # Derivatives of the Gram matrix with respect to ω, as the slopes of `Products`.
@@ -492,7 +499,7 @@ class GaussianHeadsRisk(WithStart, Risk):
     def _nodes(self, largest: float) -> tuple[_Query, ...]:
         """Return nodes in the length r of the query, each with the loss of its length.
 
-        They are fine enough for all ω between -``largest`` and ``largest``.
+        The nodes are fine enough for all ω between -``largest`` and ``largest``.
         """
         # Labels are linear in the random task β. The coefficient of β along the query
         # stands for a label (see `Kind`): X for a token, and r for the answer.
@@ -604,7 +611,7 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     if slope(high) < 0.0:
         best = high  # the loss falls up to the largest ω
     elif slope(low) >= 0.0:
-        best = low  # the loss is constant up to rounding here, and rises at larger ω
+        best = low  # the loss is constant, up to rounding, and rises at larger ω
     else:
         best = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
     omega = math.exp(best)

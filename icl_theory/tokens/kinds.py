@@ -1,7 +1,8 @@
 r"""The mean square of a softmax average over tokens of several kinds.
 
 The letters are defined in `icl_theory.tokens.square`. Here the error of a node is a
-vector :math:`e_u`, and a kind κ enters through three sums,
+vector :math:`e_u`. A kind κ enters through :math:`G_\kappa` and two more sums over its
+nodes,
 
 .. math:: g_\kappa = \sum_{u \in \kappa} t_u e_u, \qquad
     d_\kappa = \sum_{u \in \kappa} t_u y_u D_u, \qquad
@@ -216,7 +217,7 @@ def moments(
         The part of D that is not the square of e, such as label noise.
     together : Together, optional
         Numbers of tokens of kinds that grow together. They replace the numbers of
-        ``counts``, which are the largest ones.
+        ``counts``, which are the largest numbers of each kind.
     """
     integrate = partial(_integrate, _Kinds.of(counts), errors, together)
     # The numbers of tokens that decide which values of s the rule has.
@@ -293,13 +294,13 @@ def _chunks(
 ) -> Iterator[Nodes]:
     """Yield parts of a rule, so short that their largest array stays in the cache."""
     K = len(kinds.sizes)
-    rows = K
-    if together is not None:
-        L = len(together.probs)
-        rows = L + K
     # The largest array at one value of s has a number for each node, or M coordinates
     # for each kind and, if kinds grow together, for each length.
-    largest = q * max(U, rows * M)
+    vectors = K
+    if together is not None:
+        L = len(together.probs)
+        vectors = L + K
+    largest = q * max(U, vectors * M)
     # An upper estimate: 20 such arrays, of 8 bytes a number, exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
     length = max(1, BLOCK // largest)
@@ -324,8 +325,8 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
     G_at_largest_s = G[:, :, -1]
     # G falls with s, so it is least at the largest s.
     if G_at_largest_s.min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero. If G is above the limit, they
-        # do not change it in float64, and this pass over the arrays is saved.
+        # The factors e^(-y) whose y was cut become zero. If G is above the limit, these
+        # factors do not change G in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         G = kinds.summed(probs * decay)
     log_G: NDArray[Any] = _log_G(G, y, queries, kinds)
@@ -399,9 +400,9 @@ def _independent(
     #     1 -> n1,  n1 g -> n2 g,  n1 d -> n2 d,  n2 |g|² -> n3 |g|².
     #
     # The product n1 ``whole`` gives all terms the factor n1. This is right for the
-    # terms without g and d of the kind; in the others, n3 must take the place of n1 n2,
-    # and n2 the place of n1 n1. ``whole`` has the product of the g of two kinds twice,
-    # once for each of the kinds, hence the factor 2 of ``crossed``.
+    # terms without g and d of the kind. In the other terms, n3 must take the place of
+    # n1 n2, and n2 the place of n1 n1. ``whole`` has the product of the g of two kinds
+    # twice, once for each of the kinds, hence the factor 2 of ``crossed``.
     G_d_G = n1 * whole + P * (
         (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )
@@ -412,8 +413,8 @@ def _independent(
 def _sums_over_others(array: Array) -> Array:
     """Return for each kind the sum of the array over all other kinds, (q, K, M, J).
 
-    It is a sum over the kinds before this kind plus a sum over the kinds after it. If
-    the kind were subtracted from the sum of all kinds, the others would lose digits.
+    The kinds before this kind and the kinds after it are summed separately. If this
+    kind were subtracted from the sum over all kinds, the result would lose digits.
     """
     others = np.zeros_like(array)
     np.cumsum(array[:, :-1], axis=1, out=others[:, 1:])

@@ -46,7 +46,7 @@ LARGEST_LOG_GROWTH = math.log(1e-10 / 2.0**-52)
 # Neighbouring float64 numbers of this size are 0.002 apart. Nodes of the integral are
 # 0.25 apart in ln s, and would coincide at logits that are a hundred times as large.
 LARGEST_LOGIT = 1e13
-# exp() of a number above 709 overflows.
+# Larger exponents are cut to this number: exp() of a number above 709 overflows.
 LOG_LARGEST = 700.0
 # A number of tokens of one label is left out if its probability is below RARE². A more
 # probable number is used, but without nodes of its own if its probability times the
@@ -55,12 +55,12 @@ RARE = 1e-30
 # A point of the circle is left out if its value is below e^(-60) of the largest value:
 # that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
-# The number of points of the circle minus the largest number of tokens. It is more than
-# enough: a computed coefficient of z^n also contains the coefficients of
-# z^(n + points), z^(n + 2 points), ..., which are far below rounding.
+# The number of points of the circle minus the largest number of tokens. This is more
+# points than needed: with p points, a computed coefficient of z^n also contains the
+# coefficients of z^(n + p), z^(n + 2p), ..., which are far below rounding.
 MORE_POINTS = 128
 # If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
-# differences. If it is larger, the direct formulas hardly lose a digit. Another value
+# differences. For larger ratios the direct formulas hardly lose a digit. Another limit
 # that is not near 0 or 1 would do as well.
 LARGEST_SMALL_RATIO = 0.5
 
@@ -151,8 +151,8 @@ def mean_log_loss(
         # A coefficient of z^n is computed as a sum over a circle of the radius
         # ``density``. The terms, and so the rounding errors, are larger than the sum.
         # The ratio of the terms to the sum is least if the Poisson mean, density times
-        # m, is n. ``log_growth`` is the log of the factor by which the ratio exceeds
-        # this least value here.
+        # m, is n. With the given density, ``log_growth`` is the log of the factor by
+        # which the ratio exceeds its least value.
         log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(log_growth))
         if log_growth[worst] > LARGEST_LOG_GROWTH:
@@ -189,8 +189,8 @@ def shared_log_loss(
     """Return `mean_log_loss` with one ``density`` for all numbers of tokens.
 
     Improbable numbers of tokens are not refused, although their losses lose digits. Use
-    this for averages over the number of tokens, in which such losses have small
-    weights.
+    this function for averages over the number of tokens, in which such losses have
+    small weights.
     """
     problem = _checked(top, beta, log_rest, tokens, labels, silent)
     return _integrate(problem, number("density", density))
@@ -257,11 +257,12 @@ class _Circle(NamedTuple):
         """Return the coefficient of z^n of a function, for each answer's n, (J, A).
 
         The ``values`` of the function at the points are (J, points). The function is
-        for labels with independent Poisson counts, hence the factors e^(z - r). So the
+        for labels with independent Poisson counts, hence the factors e^(z - r). So its
         coefficient is the mean over multinomial counts times the Poisson probability of
-        n, by which it is divided here.
+        n. The matrix ``to_coefficients`` includes the division by this probability.
         """
-        # The imaginary parts cancel with those of the other half of the circle.
+        # The values on the other half of the circle are the conjugates, so that the
+        # imaginary parts cancel.
         return (values @ self.to_coefficients).real[:, self.column]
 
 
@@ -279,55 +280,58 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
     is_likely = poisson > RARE**2
     k = k[is_likely]
     poisson = poisson[is_likely]
-    points = most + MORE_POINTS
-    point = _needed_points(points, m, radius)
+    number_of_points = most + MORE_POINTS
+    needed = _needed_points(number_of_points, m, radius)
     # Powers and series at the nodes of a block, and values of functions at the points.
     check_fits(
         "tokens",
         most,
-        24.0 * (len(point) + BLOCK) * len(k) + 64.0 * BLOCK * len(point),
+        24.0 * (len(needed) + BLOCK) * len(k) + 64.0 * BLOCK * len(needed),
     )
     # The points are the conjugates of these roots of unity, times the radius. So the
     # roots themselves are the factors (z/r)^(-1) of the inverse transform.
-    roots = np.exp(2j * np.pi / points * np.arange(points))
-    powers = roots[-point[:, None] * k % points]
-    shift = radius * (roots[point] - 1.0).conj()
-    to_coefficients = _to_coefficients(roots, point, n, log_poisson(n, m * radius))
+    roots = np.exp(2j * np.pi / number_of_points * np.arange(number_of_points))
+    powers = roots[-needed[:, None] * k % number_of_points]
+    shift = radius * (roots[needed] - 1.0).conj()
+    to_coefficients = _to_coefficients(roots, needed, n, log_poisson(n, m * radius))
     return _Circle(k, poisson, powers, shift, to_coefficients, column)
 
 
 def _to_coefficients(
     roots: NDArray[np.complex128],
-    point: NDArray[np.intp],
+    needed: NDArray[np.intp],
     n: NDArray[np.int64],
     log_prob: Array,
 ) -> Array:
     """Return the matrix from values at points of the half circle to coefficients.
 
-    It is the discrete Fourier transform for the coefficients of z^n, (points, n),
-    divided by the probability of n, whose log is ``log_prob``.
+    The matrix, (points, n), is the discrete Fourier transform for the coefficients of
+    z^n, divided by the probability of n, whose log is ``log_prob``. The argument
+    ``needed`` has the numbers of the points, see `_needed_points`.
     """
-    points = len(roots)
+    number_of_points = len(roots)
     # A coefficient is the mean over the whole circle of the values times (z/r)^(-n). A
     # point that is not real also stands for its conjugate on the other half.
-    is_real = (point == 0) | (2 * point == points)
-    weight = np.where(is_real, 1.0, 2.0) / points
-    transform = weight[:, None] * roots[point[:, None] * n % points]
+    is_real = (needed == 0) | (2 * needed == number_of_points)
+    weight = np.where(is_real, 1.0, 2.0) / number_of_points
+    transform = weight[:, None] * roots[needed[:, None] * n % number_of_points]
     return np.asarray(transform * np.exp(-log_prob))
 
 
-def _needed_points(points: int, m: int, radius: float) -> NDArray[np.intp]:
+def _needed_points(number_of_points: int, m: int, radius: float) -> NDArray[np.intp]:
     """Return the numbers of the points on one half of the circle that are needed.
 
-    Let a point have the angle φ. The functions have at least m - 1 factors e^z, each of
-    the size e^(r cos φ). A point is left out if their product is below e^(-60) times
-    the value at φ = 0, so that (m - 1) r (1 - cos φ) exceeds 60.
+    Point 0 is the positive real one, and the numbers rise along the circle. Let a point
+    have the angle φ. The functions have at least m - 1 factors e^z, each of the size
+    e^(r cos φ). A point is left out if the product of these factors is below e^(-60)
+    times its value at φ = 0, so that (m - 1) r (1 - cos φ) exceeds 60.
     """
     largest_drop = 2.0  # cos φ drops from 1 to -1 on half the circle
     if m > 1:
         largest_drop = min(NEGLIGIBLE / ((m - 1) * radius), 2.0)
-    last = math.ceil(points * math.acos(1.0 - largest_drop) / (2.0 * math.pi))
-    return np.arange(min(last, points // 2) + 1)
+    largest_angle = math.acos(1.0 - largest_drop)
+    last = math.ceil(number_of_points * largest_angle / (2.0 * math.pi))
+    return np.arange(min(last, number_of_points // 2) + 1)
 
 
 def _integrate(problem: _Problem, radius: float) -> LogLoss:
@@ -336,6 +340,8 @@ def _integrate(problem: _Problem, radius: float) -> LogLoss:
     # A factor exp(-s e^logit) falls from 1 to 0 at its break, ln s = -logit. Beyond the
     # last break of the right labels the integrand vanishes.
     last = -float(problem.top.min())
+    # A product of the factors of all m = P + S labels falls earlier than one factor, by
+    # at most ln(m + 1).
     spread = math.log(problem.P + problem.S + 1.0)
     sums = np.zeros((4, len(problem.top)))
     for log_s, width in _nodes(_breaks(problem, circle), last, spread):
@@ -347,8 +353,8 @@ def _breaks(problem: _Problem, circle: _Circle) -> Array:
     """Return the breaks of all factors exp(-s e^logit), see `_nodes`."""
     m = problem.P + problem.S
     most = int(problem.tokens.max())
-    # Larger numbers of tokens of a label have a probability below `RARE`, even if it is
-    # summed over all labels and all numbers.
+    # Numbers of tokens of a label above ``largest_k`` have a probability below `RARE`,
+    # even if it is summed over all labels and all such numbers.
     largest_k = circle.k[circle.poisson * (m + 1) * (most + 1) > RARE][-1]
     breaks = [-problem.top, -problem.beta * np.arange(largest_k + 1)]
     if problem.log_rest > -math.inf:
@@ -469,12 +475,12 @@ def _nodes(
     """Return blocks of nodes ln s and of their weights, (J,) each.
 
     A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is nearly
-    constant outside a range that begins the distance ``before`` to the left of the
-    break and ends the distance ``after`` to its right. With the defaults, it differs
-    from 1 by e^(-42) at most before the range, and is below exp(-e^6), about e^(-403),
-    after it. A product of m such factors falls earlier, by ``spread`` = ln(m + 1) at
-    most. Between such ranges the integrand is constant, and there are no nodes.
-    Beyond the last break of the right labels, ``last``, the whole integrand vanishes.
+    constant outside the range of ln s from -D - ``before`` to -D + ``after``. With the
+    defaults, the factor differs from 1 by at most e^(-42) before the range, and is
+    below exp(-e^6), about e^(-403), after the range. A product of m such factors falls
+    earlier, by ``spread`` = ln(m + 1) at most. Between such ranges the integrand is
+    constant, and there are no nodes. Beyond the last break of the right labels,
+    ``last``, the whole integrand vanishes.
     With ln s = u - e^(-(u - first)) there are fewer and fewer nodes towards small s,
     where the integrand is proportional to s. The trapezoidal rule in u has the error
     e^(-π²/step).

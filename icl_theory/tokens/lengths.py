@@ -1,7 +1,7 @@
 r"""Laws of the number of tokens of a prompt.
 
 A law gives the number n of tokens of a kind the probability :math:`p_n`. Losses depend
-on it through its generating function and the derivatives of this function,
+on the law through its generating function and the derivatives of this function,
 
 .. math:: \varphi(G) = \sum_n p_n G^n, \qquad
     \varphi^{(k)}(G) = \sum_n p_n\, n (n - 1) \cdots (n - k + 1)\, G^{n - k} ,
@@ -41,7 +41,7 @@ LEAST_RATE = 1e-100
 # Least mean of the geometric law. At a mean of 1e-16, 1 - r would be 1 in float64, and
 # ln r, which is computed from it, infinite.
 LEAST_MEAN = 1e-12
-# How many powers of G are computed at a time.
+# How many powers of G are computed at a time. More would take more memory.
 BLOCK = 2**16
 # Sampled prompts are cut at a number of tokens that the geometric law exceeds with a
 # probability of e^(-30), or 1e-13. For the law of Poisson with the rate λ this number
@@ -212,15 +212,14 @@ class Lengths:
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order``, unchecked.
 
-        They are evaluated at G = ``mean``, an array of real or complex numbers, whose
-        logarithm is ``log``.
+        The derivatives are taken at G = ``mean``, an array of real or complex numbers,
+        whose logarithm is ``log``.
         """
         n = self.least + np.arange(len(self._probs))
         # The k-th derivative of G^n is a falling factorial times G^(n - k). The factor
         # G^(n - order) is the same for all k, so it is computed once, and the sum over
         # n is multiplied by G^(order - k). For n < order the exponent of this factor
-        # would be negative, so the derivatives of the orders up to n are added one by
-        # one.
+        # would be negative, so the terms of these few n are added one by one.
         sums = np.zeros((order + 1, log.size), dtype=log.dtype)
         is_long = n >= order
         factors = _falling_factorials(n[is_long], order) * self._probs[is_long]
@@ -265,14 +264,15 @@ class UniformLengths(Lengths):
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
-        # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
-        # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
-        # number of powers. All derivatives are positive, so nothing cancels.
+        # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling M:
+        # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m. For each binary digit of the
+        # number of powers, M is doubled, and one more power is added if the digit is 1.
+        # All derivatives are positive, so nothing cancels.
         most = int(self.most)
-        powers = most - max(self.least, 1) + 1
+        number_of_powers = most - max(self.least, 1) + 1
         total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it
         M = 0  # the number of powers in the total
-        for bit in f"{powers:b}":
+        for bit in f"{number_of_powers:b}":
             power = power_derivatives(mean, log, M, order)
             total = _added(_product_derivatives(total, power), total)
             M = 2 * M
@@ -419,7 +419,7 @@ def falling_factorial(n: float, k: int) -> float:
 
 
 def _falling_factorials(n: NDArray[np.int64], order: int) -> Array:
-    """Return the falling factorials of the orders 0 to ``order``, (order + 1, n)."""
+    """Return n (n - 1) ... (n - k + 1) for k = 0 ... ``order``, a row for each k."""
     factors = np.ones((order + 1, len(n)))
     for k in range(order):
         factors[k + 1] = factors[k] * (n - k)

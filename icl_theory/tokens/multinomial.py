@@ -41,8 +41,8 @@ def multinomial(
 ) -> NDArray[np.int64]:
     """Return the counts of ``size`` prompts of N tokens, (size, K).
 
-    The law is that of ``rng.multinomial(N, probs, size)``, but the same generator draws
-    other counts.
+    The counts have the law of ``rng.multinomial(N, probs, size)``, but their values for
+    a given state of the generator are different.
 
     Parameters
     ----------

@@ -44,8 +44,7 @@ class NodeCounts(NamedTuple):
 class CountedTokens(Sampled[NodeCounts]):
     """The trainer of a `TokenRisk` on prompts that are drawn by their counts.
 
-    Losses and gradients have the same law as those on prompts that are drawn token by
-    token.
+    Losses and gradients have the same law as if the prompts were drawn token by token.
 
     Parameters
     ----------
@@ -85,9 +84,9 @@ class CountedTokens(Sampled[NodeCounts]):
         if not risk.spread.any():
             # No token has noise.
             return NodeCounts(query, counts, np.zeros(counts.shape))
-        # The standard deviation of a sum of n noises is √n times the one of a single
-        # noise. The variance of a single noise is the spread at its node for the query
-        # of the prompt.
+        # The standard deviation of a sum of n noises is √n times the standard deviation
+        # of a single noise. The variance of a single noise is the spread at its node,
+        # for the query of the prompt.
         noise = rng.standard_normal(counts.shape)
         noise *= np.sqrt(counts)
         noise *= np.sqrt(risk.spread.T).take(query[:, 0], axis=0)
@@ -113,14 +112,14 @@ class CountedTokens(Sampled[NodeCounts]):
             return super().evaluate_runs(params, prompts)
         scores = params.reshape(len(params), -1)
         R, U = scores.shape
-        size = prompts_per_run(prompts, R)
+        size = prompts_per_run(prompts, R)  # B/R
         n = prompts.counts.reshape(R, size, U)
         nu = prompts.noise.reshape(R, size, U)
         e = self.risk.errors[0]
         # Weights relative to the largest one of a run, (R, U, 1). The factor cancels.
         w = np.exp(scores - scores.max(axis=1, keepdims=True))[:, :, None]
-        Z = n @ w  # (R, B, 1)
-        mean_error = n @ (w * e) / Z  # (R, B, D)
+        Z = n @ w  # (R, B/R, 1)
+        mean_error = n @ (w * e) / Z  # (R, B/R, D)
         mean_noise = nu @ w / Z
         squared = np.sum(mean_error**2, axis=2, keepdims=True) + mean_noise**2
         counts_by_node = n.swapaxes(1, 2)

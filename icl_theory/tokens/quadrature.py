@@ -29,8 +29,9 @@ from icl_theory.tokens.generating import (
 from icl_theory.tokens.lengths import LOG_ZERO
 
 # If y = s w is at least this, e^(-y) is treated as zero. The integral of a prompt with
-# a token of weight w thereby loses a share e^(-300). A product of two larger factors
-# e^(-y) is above the range of subnormal numbers, which are slow.
+# a token of weight w thereby loses a share e^(-300). The factors e^(-y) that are kept
+# are larger than e^(-300), so a product of two of them is not a subnormal number.
+# (Arithmetic with subnormal numbers is slow.)
 LARGEST_Y = 300.0
 LOG_LARGEST_Y = math.log(LARGEST_Y)
 # The largest gap between neighbouring scores. Beyond this gap the attention underflows,
@@ -75,11 +76,11 @@ def trapezoid(
 
     with equidistant x, and N the largest number of tokens. At the first node x is
     ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last node
-    the slowest decay is complete. It belongs to the shortest prompt, if all its n
-    tokens have the smallest weight; :math:`n s w_{\min}` is then about e to the power
-    ``last``. With the default this is 70, and the decay e^(-70) is below rounding. The
-    scores ``log_w`` are (U, Q), and the largest score of each query is 0. The numbers
-    of tokens of all kinds, ``counts``, give N and n.
+    the slowest decay is complete. The slowest decay is the one of the shortest prompt,
+    if all its n tokens have the smallest weight; :math:`n s w_{\min}` is then about e
+    to the power ``last``. With the default this power is 70, and the decay e^(-70) is
+    below rounding. The scores ``log_w`` are (U, Q), and the largest score of each query
+    is 0. The numbers of tokens of all kinds, ``counts``, give N and n.
     """
     N = 0.0
     shortest = 0.0
@@ -128,8 +129,8 @@ def trimmed(
             log_product += (count.least - HIGHEST) * log
     vanishes = log_product < LOG_ZERO
     # The number of the first node at which the integrand of a query vanishes, or J.
-    first_true = stride * vanishes.argmax(axis=1)
-    first_vanishing = np.where(vanishes.any(axis=1), first_true, J)
+    first_if_any = stride * vanishes.argmax(axis=1)
+    first_vanishing = np.where(vanishes.any(axis=1), first_if_any, J)
     needed = np.minimum(nodes.needed, first_vanishing)
     return nodes.first(needed.max())._replace(needed=needed)
 
@@ -169,7 +170,7 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     # scores is then cut below.
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
-    # If no score is as far as this below the largest one, no gap is too large.
+    # If all scores are within ``largest_gap`` of the largest one, no gap is too large.
     if np.all((relative > -largest_gap) | (log_w == -np.inf)):
         return relative
     order = np.argsort(-log_w, axis=0)  # scores from the largest to the smallest

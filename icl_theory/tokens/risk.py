@@ -71,8 +71,8 @@ NEGLIGIBLE = 1e-12
 # coordinate of its error.
 NUMBERS_OF_TOKEN = 6.0
 # Relative rounding error of an integrand, in multiples of 2^-52, without the part that
-# comes from ln s. It is more than enough: only a few operations lead from ln s to the
-# integrand.
+# comes from ln s. Sixteen is more than enough: only a few operations lead from ln s to
+# the integrand.
 ROUNDINGS = 16.0
 
 
@@ -176,8 +176,8 @@ def _rows(name: str, value: ArrayLike, size: int, row: str, axes: int) -> Array:
     """
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
-    # Larger numbers, whose squares may leave the range of float64, are refused, and so
-    # are infinite ones.
+    # A number above `LARGEST` is refused, because its square may leave the range of
+    # float64. Written with "not", the test also refuses NaN.
     if not largest <= LARGEST:
         raise argument_error(
             name,
@@ -317,8 +317,8 @@ class TokenRisk(Risk):
     def _check_second(self) -> None:
         """Refuse second moments if a target other than 0 is given, too.
 
-        They are moments of the errors, from which the target is already subtracted. The
-        default of the target is 0, so an explicit 0 cannot be told from it.
+        Second moments are moments of the errors, from which the target is already
+        subtracted. A target of 0 is not refused, because 0 is also the default.
         """
         if self.second is None:
             return
@@ -333,8 +333,8 @@ class TokenRisk(Risk):
     def _errors_of_values(self, kinds: Sequence[Kind], Q: int) -> Array:
         """Return the errors e = v - y of all nodes, (Q, U, D).
 
-        They follow from the values and the target. The field ``target`` is replaced by
-        the checked target, (D, 1) or (D, Q).
+        The errors follow from the values and the target. The field ``target`` is
+        replaced by the checked target, (D, 1) or (D, Q).
         """
         all_D = {kind.values.shape[1] for kind in kinds}
         if len(all_D) > 1:
@@ -453,8 +453,8 @@ class TokenRisk(Risk):
         with nodes that are ``step`` <= 0.6 apart; it is a bound with a measured
         constant. The second is the error of rounding to first order, in proportion to
         the loss that would result if no errors of tokens had opposite signs. The third
-        is what underflow may remove from the loss; it matters only for losses below
-        about 1e-280 of the squared errors. See docs/theory.md, "Tokens".
+        is the part of the loss that underflow may remove; it matters only for losses
+        below about 1e-280 of the squared errors. See docs/theory.md, "Tokens".
         """
         scores = self._checked(params)
         step = number("step", step, maximum=LARGEST_STEP)
@@ -464,10 +464,11 @@ class TokenRisk(Risk):
         largest_loss = float(
             self.asked @ self.moments(scores, step, errors_of_one_sign).loss
         )
-        # The nodes of the integral are those of `moments`, which cuts the same gaps.
+        # `moments` cuts the gaps between scores in the same way, so these scores give
+        # the nodes of its integral.
         log_w = capped(scores.reshape(self.mean_square.shape), FARTHEST)
         counts = self.counts if self._together is None else [self._together.total()]
-        # Only the range of ln s matters below, and it hardly depends on the step.
+        # Only the range of ln s is used below. The range hardly depends on the step.
         nodes = trapezoid(log_w, counts)
         tokens = float(sum(count.number for count in counts))
         # The rounding of ln s is a relative error of s, as large as ln s itself.
@@ -566,18 +567,18 @@ class TokenRisk(Risk):
     def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
         """Draw ``size`` prompts token by token, without a check of the arguments."""
         query = self.draw_queries(rng, size)
-        nodes = []
-        missing = []
+        nodes_of_kinds = []
+        missing_of_kinds = []
         lengths = self.draw_lengths(rng, size)
         for count, length in zip(self.counts, lengths, strict=True):
             N = count.places
             node_of_kind = choose(rng, self.probs[count.rows], (size, N))
-            nodes.append(count.rows.start + node_of_kind)
+            nodes_of_kinds.append(count.rows.start + node_of_kind)
             # Nodes are drawn for N tokens, however long a prompt is. The tokens beyond
             # its length are marked as missing.
-            missing.append(np.arange(N) >= length[:, None])
-        node = np.concatenate(nodes, axis=1)
-        is_missing = np.concatenate(missing, axis=1)
+            missing_of_kinds.append(np.arange(N) >= length[:, None])
+        node = np.concatenate(nodes_of_kinds, axis=1)
+        is_missing = np.concatenate(missing_of_kinds, axis=1)
         # Flat indices of node and query in an array of the shape (U, Q).
         place = node * len(self.asked) + query
         standard_deviations = np.sqrt(self.spread).ravel().take(place)

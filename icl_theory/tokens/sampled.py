@@ -112,7 +112,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         return losses.reshape(runs, size).mean(axis=1), gradients.reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Observations on the prompts of the step, or none without a function."""
+        """Observations on the prompts of the step, if ``observation`` was given."""
         if self._observation is None:
             return {}
         return self._observation(params, self.prompts(step))
@@ -167,8 +167,8 @@ def chosen(draws: Array, cumulated: Array) -> Indices:
 def choose(rng: np.random.Generator, probs: Array, shape: tuple[int, ...]) -> Indices:
     """Draw an array of indices with given probabilities.
 
-    The result is that of ``rng.choice(len(probs), shape, p=probs)``, which takes
-    several times as long if many indices are drawn.
+    The indices are the same as from ``rng.choice(len(probs), shape, p=probs)``, which
+    takes several times as long if many indices are drawn.
     """
     # Arrays cannot be keys of a cache, but their bytes can.
     cumulated, index_of_bin = _guide(probs.tobytes())
@@ -184,8 +184,8 @@ def _guide(probs: bytes) -> tuple[Array, Indices]:
     """Return the upper ends of the indices' intervals, and a table that finds them.
 
     Index i has the interval of the numbers in [0, 1) for which it is drawn. The table
-    divides [0, 1) into equal bins. For a bin inside one interval it has the index of
-    this interval. For a bin that contains the end of an interval it has -1.
+    divides [0, 1) into equal bins. For a bin inside one interval the table has the
+    index of this interval. For a bin that contains the end of an interval it has -1.
     """
     cumulated = np.frombuffer(probs).cumsum()
     cumulated /= cumulated[-1]

@@ -42,8 +42,9 @@ MOST_PAIRED = 2000
 # share of the loss. A larger limit would leave more queries to the slower test of
 # `is_separated`. The value is a rough choice.
 SMALL_VARIANCE = 0.06
-# `is_separated` compares this many nodes with the largest attention. More nodes would
-# make the test slower; the ones with little attention contribute little.
+# `is_separated` compares the nodes with the largest attention with each other, at most
+# this many nodes. More nodes would make the test slower, and nodes with little
+# attention contribute little.
 MOST_COMPARED = 64
 # Scores are separated if pairs of nodes contribute less than this share of the mean
 # square error. The value is a rough choice: either way of computing the gradient is
@@ -63,15 +64,15 @@ def variance(
     r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
 
     This variance of the errors is small if the tokens that share the attention of a
-    prompt have the same error.
-    The array ``squares``, (q, U), has :math:`E \sum_i a_i^2` over the tokens i of each
-    node.
+    prompt have the same error. The array ``squares``, (q, U), has
+    :math:`E \sum_i a_i^2` over the tokens i of each node.
     """
     total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
     if spread is not None:
         # e_u is the error of the node, without the spread of its tokens. So the spread
-        # is taken out of both terms: E Σ_u a_u D_u has E Σ_i a_i times the spread, and
-        # twice the loss has E Σ_i a_i² times the spread, with sums over the tokens i.
+        # is taken out of both terms: E Σ_u a_u D_u contains the spread times E Σ_i a_i,
+        # and twice the loss contains the spread times E Σ_i a_i², with sums over the
+        # tokens i.
         total -= np.einsum("qc,qc->q", attention - squares, spread)
     return np.asarray(total)
 
@@ -89,15 +90,15 @@ def is_separated(
     of it. The mean of the shared attention is at most the smaller of the two mean
     attentions, and at most N times the ratio of the two weights. If the shared
     attention is not small, but the gradient is, then the gradients of different prompts
-    cancel each other, as near a minimum. A sum over pairs would then be no better. All
-    arrays are for one query, (U,).
+    cancel each other, as they do near a minimum. A sum over pairs would then be no
+    better. All arrays are for one query, (U,).
     """
-    largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
-    largest = largest[attention[largest] > 0.0]
-    if len(largest) < 2:
+    most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
+    most_attended = most_attended[attention[most_attended] > 0.0]
+    if len(most_attended) < 2:
         return False
     # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
-    nodes = largest[np.argsort(-log_w[largest], kind="stable")]
+    nodes = most_attended[np.argsort(-log_w[most_attended], kind="stable")]
     N = sum(count.number for count in counts)
     # Larger gaps are cut, because exp() is slow if its result is subnormal.
     gap = np.minimum(np.abs(log_w[nodes, None] - log_w[nodes]), -LOG_ZERO)
@@ -105,8 +106,9 @@ def is_separated(
     ratio = np.minimum(N * np.exp(-gap), 1.0)
     shared_attention = _shared_attention(nodes, attention, ratio, counts)
     C = _second_moments(nodes, len(attention), form)
-    change = _sizes_of_change(C, D[nodes], ratio)
-    contribution = np.sum(np.triu(shared_attention * change, 1))
+    size_of_change = _sizes_of_change(C, D[nodes], ratio)
+    # The upper triangle has each pair once.
+    contribution = np.sum(np.triu(shared_attention * size_of_change, 1))
     return bool(contribution < SMALL_SHARE * (attention @ D))
 
 
@@ -185,8 +187,8 @@ def gradient_by_pairs(
 
     to the entry u of the gradient, and minus this to the entry v. The factor ½ comes
     from three attentions, as :math:`S^{-3} = \tfrac12 \int s^3 e^{-sS} ds/s`. At each
-    s, the error of the node with the largest b is subtracted from all errors, so that
-    no large terms cancel.
+    s, the error of the node with the most attention, the largest :math:`P' b`, is
+    subtracted from all errors, so that no large terms cancel.
     """
     # y was cut at 300, so a larger y has the factor e^(-300) in place of e^(-y). This
     # factor might exceed the gradient, so it is set to zero.
@@ -215,7 +217,8 @@ def _pairs_of_one_kind(
     """Return the integrals over pairs if all tokens are of one kind."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # The derivatives of P with respect to G. The [0] selects the only query.
+    # The derivatives of P with respect to the G of the only kind; order[0] is for the
+    # only query.
     first, second, third = (order[0] for order in tokens.orders[0])
     # The node with the largest P' b at each s has the most attention there. Its error
     # is subtracted from all errors.
@@ -231,8 +234,8 @@ def _pairs_of_kinds(
     """Return the integrals over pairs of tokens of the same kind or of two kinds."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # The derivatives of P with respect to the G of a node's own kind, (U, J). The [0]
-    # selects the only query.
+    # The derivatives of P with respect to the G of a node's own kind, (U, J). In all
+    # arrays with an axis of queries, the index 0 selects the only query.
     first, second, third = np.empty((3, *b.shape), dtype=b.dtype)
     for count, orders in zip(counts, tokens.orders, strict=True):
         first[count.rows] = orders.first[0]

@@ -1,8 +1,8 @@
-"""Softmax attention of one number over tokens on the unit sphere.
+"""Softmax attention over tokens on the unit sphere, with one trained number κ.
 
 The law of the tasks is invariant under rotations. The score of a token x_i for the
-query x is κ x_i·x, with a number κ. `sphere_tokens` returns nodes for the tokens and
-the risk as a function of their scores. `SphereRisk` is the loss as a function of κ.
+query x is κ x_i·x. `sphere_tokens` returns nodes for the tokens and the risk as a
+function of their scores. `SphereRisk` is the loss as a function of κ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_MEAN_SQUARE = 1e-10
 # nodes change the least loss by at most the relative amount LARGEST_CHANGE.
 NUMBERS_OF_NODES = (60, 120, 240)
 LARGEST_CHANGE = 1e-7
-# The search for the best κ begins here and doubles κ.
+# The search for the best κ begins at this κ and doubles it.
 FIRST_KAPPA = 1.0 / 16.0
 # Absolute error of the best κ at which its search ends, near rounding error.
 ERROR_OF_KAPPA = 1e-14
@@ -43,7 +43,7 @@ def sphere_tokens(
     r"""Return nodes in the cosine c of a token and the query, and the risk over them.
 
     The nodes are Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the parameters
-    of the risk are their scores. Tasks have the ``kernel``
+    of the risk are the scores of the nodes. Tasks have the ``kernel``
     :math:`k(c) = E f(x_i)f(x)`, with the zonal expansion
 
     .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .
@@ -123,7 +123,7 @@ def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -
 class SphereRisk(Pullback):
     r"""The loss of κ, (1,), for scores :math:`\kappa x_i^\top x`.
 
-    It is least at κ = ``best``.
+    The loss is least at κ = ``best``.
     """
 
     best: float  # the best κ
@@ -179,7 +179,7 @@ class SphereRisk(Pullback):
 
 
 def _best(risk: Pullback, most: float) -> float | None:
-    """Return the κ at which the loss begins to rise, or None if it is above ``most``.
+    """Return the κ at which the loss begins to rise, or None if κ is above ``most``.
 
     The loss falls at κ = 0, which is therefore the lower end of the search.
     """

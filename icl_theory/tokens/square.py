@@ -12,7 +12,7 @@ one-dimensional integral,
     \frac{ds}{s}, \qquad \varphi(G) = E\,G^n .
 
 Under the integral, the derivative with respect to the score :math:`\theta_u` is
-:math:`y_u \partial/\partial y_u`. It replaces the factors as follows,
+:math:`y_u \partial/\partial y_u`. This derivative replaces the factors as follows,
 
 .. math:: b_u \to b_u (1 - y_u), \qquad b_u y_u \to b_u y_u (2 - y_u), \qquad
     G \to -b_u .
@@ -81,15 +81,17 @@ LONG = 3e8
 # A gradient smaller than this share of its terms has lost four digits, and counts as
 # cancelled: twelve digits remain at the limit.
 CANCELLED = 1e-4
-# A step of `change_along` is the direction divided by this and by its largest entry.
-# The square of the step, 1e-40, is far below rounding.
+# A step of `change_along` is the direction divided by this number and by the largest
+# entry of the direction. The square of the step, 1e-40, is far below rounding.
 IMAGINARY_STEP = 1e20
 # Cutting y at `LARGEST_Y` adds at most e^(-300), about 5e-131, to G. That is far below
-# rounding if G is at least this. If G is smaller at the last value of s, where it is
-# least, the cut factors may be all of G, so they are set to zero and G is computed
-# again. Any limit from 1e-110 up would do; a larger one repeats the work more often.
+# rounding if G is at least `SMALL_MEAN`. If G is smaller at the last value of s, where
+# G is least, the cut factors may be all of G. So they are set to zero, and G is
+# computed again. Any limit from 1e-110 up would do; a larger one repeats the work more
+# often.
 SMALL_MEAN = 1e-60
-# ln s up to which s itself does not overflow (a cautious limit).
+# If ln s is below this, s itself does not overflow. (The limit is cautious: float64
+# ends at ln s = 709.)
 LARGEST_LOG_S = 600.0
 
 # form(queries, rows, z, out) writes C z to out, for the matrices C of some queries. The
@@ -240,7 +242,7 @@ def _queries(
 ) -> Queries:
     """Return all queries, with scores split into real and imaginary parts.
 
-    The arguments are those of `moments`.
+    The arguments are described in `moments`; ``counts`` has an entry for each kind.
     """
     turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
     occurs = np.isfinite(log_w.real)
@@ -263,8 +265,9 @@ def _queries(
 def _check_memory(q: int, U: int, rule: Nodes, *, is_complex: bool) -> None:
     """Refuse a block whose work arrays do not fit the memory."""
     J = len(rule.log_s)
-    # `_Workspace` has seven arrays. A complex workspace takes the space of 14. It is
-    # made from y and e^(-y) of a real workspace, two more arrays.
+    # `_Workspace` has seven arrays. A complex workspace takes the space of 14 real
+    # arrays, and is computed from two more real arrays, y and e^(-y) for the real parts
+    # of the scores.
     arrays = 16 if is_complex else 7
     check_fits(
         "params",
@@ -283,6 +286,7 @@ def _blocks(
     at most ``LARGEST_UNNEEDED_SHARE`` of the cache goes to nodes that a query does not
     need.
     """
+    # A query has U numbers at each of its nodes.
     needed_numbers: list[int] = (U * needed[order]).tolist()
     start = 0
     unneeded = 0
@@ -321,7 +325,8 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     np.multiply(work.decay, work.y, out=work.b)
     np.multiply(work.b, queries.probs[:, :, None], out=work.b)
     counts = [count]
-    # With one kind of tokens, `tokens.b` is `work.b` itself, without a division by G.
+    # `tilted` divides b by the G of its kind only if there are several kinds. There is
+    # one kind, so `tokens.b` is `work.b` itself.
     tokens = tilted(work.y, work.b, counts, [G], rule.weights)
     np.multiply(tokens.b, tokens.y, out=work.b_y)
     form_of_queries = partial(form, queries.number)
@@ -382,10 +387,10 @@ def _decays(
     G = generating_function(queries.probs, decay, minus_y, rows, absent)
     G_at_largest_s = G.mean[:, -1]
     if G_at_largest_s.min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero. If G is above the limit, they
-        # do not change it in float64, and this pass over the arrays is saved.
+        # The factors e^(-y) whose y was cut become zero. If G is above the limit, these
+        # factors do not change G in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
-        # `generating_function` has overwritten this array.
+        # `generating_function` has overwritten a part of ``minus_y``.
         np.negative(y, out=minus_y)
         G = generating_function(queries.probs, decay, minus_y, rows, absent)
     if queries.turn is None:
@@ -396,7 +401,7 @@ def _decays(
 def _complex_decays(
     queries: Queries, turn: Array, real: _Workspace, real_G: GeneratingFunction
 ) -> tuple[_Workspace, GeneratingFunction]:
-    """Return the complex factors, to first order in the imaginary parts of the scores.
+    """Return y, e^(-y) and G to first order in the imaginary parts of the scores.
 
     The imaginary parts are the ``turn``: y becomes y (1 + i turn), and e^(-y) becomes
     e^(-y) (1 - i turn y). The factors for the real parts of the scores are ``real`` and
@@ -451,7 +456,8 @@ def _mend_cancelled(
     counts = [count]
     loss = result.loss.real
     (orders,) = tokens.orders  # of the only kind
-    squares = integral(orders.first.real, b_y.real)  # E Σ a_i² over the tokens i
+    # E Σ a_i² over the tokens i at each node.
+    squares = integral(orders.first.real, b_y.real)
     # Pairs help only if nearly all attention of a prompt is on tokens with one error,
     # so that the errors hardly vary under the attention. This test is quick, and
     # excludes most queries late in a run.

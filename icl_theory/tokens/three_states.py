@@ -19,9 +19,9 @@ depend on u. For v = 0 it is a sum of positive terms,
     a_y = \frac{n_{1y}}{r_1}, \qquad b_y = \frac{n_{2y}}{r_2} .
 
 By symmetry the last symbol may be called 0. If a model depends only on row 0 of the
-counts and on the column sums, the probability is summed over the other two rows. At
-given r this is a convolution of two polynomials in two variables. See docs/theory.md,
-"Three states".
+counts and on the column sums, the probability is summed over the other two rows. For
+given row sums r, this sum consists of convolutions of functions of two counts, one
+function for each of the two rows. See docs/theory.md, "Three states".
 
 In the shapes below, A is the number of rows of a table.
 """
@@ -58,11 +58,11 @@ class ThreeStateCounts(CountLaw):
 
     The rows of the chain have the Dirichlet law with the parameter α for each symbol,
     and the first symbol is uniform. The right label is the next symbol. Symbols are
-    renamed in each sequence: 0 is the last symbol, 1 is the one of the two others that
-    occurs more often, and 2 is the third one; two equally frequent ones keep their
-    order. A token stands for its symbol. There are six kinds of tokens: the tokens 0,
-    1, 2 whose predecessor equals the last symbol, and the tokens 0, 1, 2 with another
-    predecessor.
+    renamed in each sequence: 0 is the last symbol, 1 is the more frequent one of the
+    two other symbols, and 2 is the less frequent one; two equally frequent symbols keep
+    their order. A token stands for its symbol. There are six kinds of tokens: the
+    tokens 0, 1, 2 whose predecessor equals the last symbol, and the tokens 0, 1, 2 with
+    another predecessor.
 
     Parameters
     ----------
@@ -176,13 +176,18 @@ class ThreeStateCounts(CountLaw):
             # symbols are renamed. (If both are equally frequent, they keep their
             # names.)
             probability_of_row = probability_of_row * 2.0
-        # How often each symbol occurs: the last symbol 0 begins no window.
+        # How often each symbol occurs: once for each window that it begins. The last
+        # symbol, which is 0, begins no window and counts once more.
         totals = np.array([r0 + 1.0, r1, r2])
+        # The next symbol is drawn from the row of the last symbol 0. Its law given the
+        # counts is the posterior mean of this row.
         truth = (self.concentration + row_0) / (3.0 * self.concentration + r0)
         per_start = [
             probability_of_row * _mean_C(u, row_sums, n1, n2, mean_cofactor)
             for u in range(3)  # the first symbol
         ]
+        # Row 0 counts the tokens whose predecessor equals the last symbol 0. All other
+        # tokens have another predecessor.
         if not self.first:
             counts_without_first = np.hstack([row_0, totals - row_0])
             return counts_without_first, np.sum(per_start, axis=0), truth
@@ -271,8 +276,9 @@ def _mean_C(
 ) -> Array:
     """Return the mean of C if u is the first symbol, for each row (n_01, n_02).
 
-    It is zero if no sequence with this first symbol has these counts. The array
-    ``mean_cofactor`` is that of `ThreeStateCounts._block`.
+    The mean is zero if no sequence with this first symbol has these counts. The array
+    ``mean_cofactor``, (T, T), has the mean of C over rows 1 and 2, for each pair of
+    sums of these two rows in the columns 1 and 2.
     """
     _, r1, r2 = row_sums
     # d_y is the sum of rows 1 and 2 in column y. The head of the module has the sum of

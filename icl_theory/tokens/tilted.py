@@ -10,7 +10,8 @@ the numbers n of tokens, under their laws tilted (weighted) by :math:`G^n`:
     = P\, E[n_\kappa]\, E[n_\lambda]\; t_\kappa^\top C t_\lambda, \qquad
     t_\kappa = b_\kappa/G_\kappa, \qquad \kappa \ne \lambda .
 
-So the work grows with the number of kinds, and not with the number of pairs of kinds.
+On the right, each kind has factors of its own, so the sum over the kinds λ is taken
+first. The work then grows with the number of kinds, and not with the number of pairs.
 See docs/theory.md, "Tokens".
 
 In the shapes below, U is the number of nodes of all kinds, R the number of nodes of one
@@ -209,7 +210,7 @@ def write_field(
 ) -> None:
     """Write to ``out``, (q, U, J), the field C b of the tokens at the nodes ``rows``.
 
-    The ``reference`` is that of `write_fields`.
+    The ``reference`` is described in `write_fields`.
     """
     # C is a real matrix. So the real and the imaginary parts of b are multiplied as
     # separate real columns.
@@ -239,8 +240,8 @@ def balance(*terms: Array) -> Balanced:
 
     A shift of all scores does not change a loss, so that the exact gradient sums to
     zero. The sum that rounding leaves would shift the scores step by step in the tail
-    of a run. It is subtracted from the entries in proportion to the sizes of their
-    terms.
+    of a run. This sum is subtracted from the entries in proportion to the sizes of
+    their terms.
     """
     gradient: Array = terms[0]
     size: Array = np.abs(terms[0]) + SMALLEST
@@ -248,8 +249,8 @@ def balance(*terms: Array) -> Balanced:
         gradient = gradient + term
         size = size + np.abs(term)
     scale: Array = size.sum(axis=1)
-    excess = gradient.sum(axis=1) / scale
-    return Balanced(gradient - size * excess[:, None], scale)
+    excess_per_size = gradient.sum(axis=1) / scale
+    return Balanced(gradient - size * excess_per_size[:, None], scale)
 
 
 def balanced(*terms: Array) -> Array:

@@ -158,7 +158,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         if self.trained == "reduction":
             return self._of_reduction(params)
         # The parameters are the entries of all matrices, one matrix after another. Each
-        # has the shape that it has in the reduction.
+        # matrix has the shape that it has in the reduction.
         shapes = [matrix.shape for matrix in self._of_reduction(np.asarray(self.start))]
         ends = np.cumsum([math.prod(shape) for shape in shapes])
         parts = np.split(params, ends[:-1])
@@ -265,7 +265,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return -np.sum(law * np.log(output), axis=1), -law / output
 
     def _forward(self, matrices: Matrices, symbols: Array) -> _State:
-        """Run the model on symbols (B, T, m, k), and keep what `_backward` needs."""
+        """Return the results of the model on symbols (B, T, m, k), see `_State`."""
         # The first layer: attention a over the lags, whose output is h = V₁ mixture.
         own_symbols = symbols[:, :, 0]
         content = np.einsum("btx,xy,btmy->btm", own_symbols, matrices.content, symbols)
