@@ -4,7 +4,8 @@
 which the transformer reduces: the embedding e, the weight w, the readout u and the bias
 b. The chain goes from state 0 to 1 with the probability p, and from 1 to 0 with the
 probability q. The bigram predicts the chain, and the unigram its stationary law. The
-strength s is the logit after state 1 minus the logit after state 0.
+logits are those of a next symbol 1, and the strength s is the logit after state 1 minus
+the logit after state 0.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from icl_theory.families import (
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
 
-# The w at which 1 + 2w|w| changes its sign. The strength s changes its sign there, too.
+# The w at which 1 + 2w|w| changes its sign. The strength s changes its sign with it.
 TURN = -1.0 / math.sqrt(2.0)
 # The energy e² - w² - sign(w) ln|w| at the saddle of the loss, e = 0 and w = TURN. Flow
 # from a lower energy cannot pass w = TURN.
@@ -110,19 +111,26 @@ class ChainLogitsRisk(WithStart, Risk):
         return self._excess(np.full(2, stationary_logit))
 
     def best_bias(self, s: float) -> float:
-        """Return the best logit after 0 if the logit after 1 is larger by s."""
+        """Return the best logit after 0 if the logit after 1 is larger by s.
+
+        The logit after 0 is b - eu/2, so the best logit gives the best bias b.
+        """
         return float(self._best_bias(signed("s", s)))
 
     def _best_bias(self, s: Any) -> Any:
         """Return the best logit after 0 for a checked s, which may be an array."""
         # The derivatives with respect to both logits sum to zero at the best bias. For
         # the odds x after 0, this condition is qSx² + (q - p)x - p = 0 with S = e^s.
-        # The solution is computed in logarithms, because S may overflow, and in the
-        # form in which nothing cancels.
-        log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
+        # With D = (p - q)² + 4pqS the solution is x = (p - q + √D)/(2qS), or in another
+        # form x = 2p/(q - p + √D). It is computed in logarithms, because S may
+        # overflow, and in the form in which nothing cancels.
+        log_difference = -math.inf  # ln|p - q|
+        if self.p != self.q:
+            log_difference = math.log(abs(self.p - self.q))
         log_4pq = math.log(4.0 * self.p) + math.log(self.q)
-        log_discriminant = np.logaddexp(2.0 * log_d, log_4pq + s)
-        log_root = np.logaddexp(log_d, 0.5 * log_discriminant)
+        log_discriminant = np.logaddexp(2.0 * log_difference, log_4pq + s)
+        # ln(|p - q| + √D)
+        log_root = np.logaddexp(log_difference, 0.5 * log_discriminant)
         if self.p >= self.q:
             return log_root - math.log(2.0 * self.q) - s
         return math.log(2.0 * self.p) - log_root
@@ -166,7 +174,8 @@ class ChainLogitsRisk(WithStart, Risk):
     def _predicted(self, params: Array) -> Array:
         """Return the logits after 0 and after 1, (2, ...)."""
         s = self._strength(params)
-        if self.trained:
+        trains_bias = self.trained
+        if trains_bias:
             e = params[0]
             b = params[-1]
             after_0 = b - 0.5 * (e * self._readout(params))
@@ -191,7 +200,7 @@ class ChainLogitsRisk(WithStart, Risk):
         """
         e, w = params[:2]
         u = self._readout(params)
-        gate = 1.0 + 2.0 * w * abs(w)  # s = eu gate
+        gate = 1.0 + 2.0 * w * abs(w)  # s = eu × gate
         # The derivative with respect to the logit after a state is the probability of
         # this state, times the difference of the predicted and the true probability of
         # a 1. The transposed logits, (..., 2), have the states as their last axis.
@@ -201,14 +210,15 @@ class ChainLogitsRisk(WithStart, Risk):
         # Only the logit after 1 contains s, and both contain b - eu/2.
         s_slope = slope_after_1
         # At the best bias the derivatives with respect to the logits sum to zero.
-        bias_slope = slope_after_0 + slope_after_1 if self.trained else 0.0
-        product_slope = s_slope * gate - 0.5 * bias_slope  # the product is eu
-        w_slope = s_slope * e * u * 4.0 * abs(w)
+        trains_bias = self.trained
+        bias_slope = slope_after_0 + slope_after_1 if trains_bias else 0.0
+        eu_slope = s_slope * gate - 0.5 * bias_slope
+        w_slope = s_slope * e * u * 4.0 * abs(w)  # w|w| has the derivative 2|w|
         if self.tied:
-            gradient = [2.0 * e * product_slope, w_slope]
+            gradient = [2.0 * e * eu_slope, w_slope]
         else:
-            gradient = [u * product_slope, w_slope, e * product_slope]
-        if self.trained:
+            gradient = [u * eu_slope, w_slope, e * eu_slope]
+        if trains_bias:
             gradient.append(bias_slope)
         return np.array(gradient)
 
@@ -340,10 +350,12 @@ class FixedChain(Family):
         """Refuse a start of a wrong size, or one given with numbers it replaces."""
         # A start has e and w, and b if it is trained. A separate readout u adds one
         # number.
-        least = 3 if self.bias == "trained" else 2
-        if size not in (least, least + 1):
+        tied_size = 3 if self.bias == "trained" else 2
+        if size not in (tied_size, tied_size + 1):
             raise argument_error(
-                "start", (size,), f"of shape ({least},), or ({least + 1},) with u"
+                "start",
+                (size,),
+                f"of shape ({tied_size},), or ({tied_size + 1},) with u",
             )
         for name in ("e", "w", "readout"):
             value = getattr(self, name)
@@ -365,18 +377,22 @@ class FixedChain(Family):
     @property
     def tied(self) -> bool:
         """Whether the readout is the embedding."""
-        return len(self.initial) == (3 if self.bias == "trained" else 2)
+        # Tied parameters are e and w, and b if it is trained.
+        tied_size = 3 if self.bias == "trained" else 2
+        return len(self.initial) == tied_size
 
     def risk(self) -> ChainLogitsRisk:
         """Return the risk over (e, w[, u][, b])."""
-        trained = self.bias == "trained"
-        return ChainLogitsRisk(self.p, self.q, self.initial, self.tied, trained)
+        trains_bias = self.bias == "trained"
+        return ChainLogitsRisk(
+            self.p, self.q, self.initial, self.tied, trained=trains_bias
+        )
 
     @property
     def energy(self) -> float:
         """The number e² - w² - sign(w) ln|w| at the start, which is infinite at w = 0.
 
-        Gradient flow with the best bias keeps it constant.
+        Gradient flow with tied weights and the best bias keeps this number constant.
         """
         e, w = self.initial[:2].tolist()
         log_size = math.log(abs(w)) if w else -math.inf  # ln|w|

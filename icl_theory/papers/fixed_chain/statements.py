@@ -47,10 +47,10 @@ def minima(quick: bool) -> Errors:
     for p, q in itertools.product((0.1, 0.45, 0.7), (0.2, 0.5, 0.9)):
         P = np.array([[1.0 - p, p], [q, 1.0 - q]])
         law = np.array([q, p]) / (p + q)  # the stationary law
-        joint = law[:, None] * P  # of a symbol and the next one
+        joint_law = law[:, None] * P  # of a symbol and the next one
         # entr(x) is -x ln x.
-        entropy_rate = entr(joint).sum() - entr(law).sum()
-        information = float(np.sum(joint * np.log(joint / np.outer(law, law))))
+        entropy_rate = entr(joint_law).sum() - entr(law).sum()
+        information = float(np.sum(joint_law * np.log(joint_law / np.outer(law, law))))
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
         # If w has the sign of s and is far enough from 0, 1 + 2w|w| has the sign of s,
@@ -68,9 +68,9 @@ def minima(quick: bool) -> Errors:
 class Curvature(NamedTuple):
     """Curvature of the loss at the unigram."""
 
-    # (1 + 2w|w|)(p + q - 1): with tied weights, the unigram should be a minimum if and
-    # only if this is positive.
-    sign: float
+    # (1 + 2w|w|)(p + q - 1). With tied weights, the unigram should be a minimum if and
+    # only if this product is positive.
+    product: float
     least: float  # least eigenvalue of the Hessian
 
 
@@ -90,8 +90,8 @@ def _curvatures(readout: float | str) -> Iterator[Curvature]:
         # eigvalsh takes a symmetric matrix. Rounding leaves the Hessian not quite
         # symmetric.
         eigenvalues = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
-        sign = (1.0 + 2.0 * w * abs(w)) * (p + q - 1.0)
-        yield Curvature(sign, least=eigenvalues[0])
+        product = (1.0 + 2.0 * w * abs(w)) * (p + q - 1.0)
+        yield Curvature(product, least=eigenvalues[0])
 
 
 @row(
@@ -108,12 +108,13 @@ def curvature(quick: bool) -> Claim:
     # Along some directions the loss is flat, and the least eigenvalue is 0 up to
     # rounding.
     is_minimum = [at_unigram.least > -1e-8 for at_unigram in tied]
-    is_expected = [at_unigram.sign > 0.0 for at_unigram in tied]
-    untied = [at_unigram.least for at_unigram in _curvatures(0.5)]
+    is_predicted_minimum = [at_unigram.product > 0.0 for at_unigram in tied]
+    any_number = 0.5  # any number makes the readout a parameter of its own
+    untied = [at_unigram.least for at_unigram in _curvatures(any_number)]
     # The least eigenvalues are -0.012 or less. The bound is far above rounding errors.
     are_saddles = max(untied) < -1e-3
     return Claim.of(
-        is_minimum == is_expected and are_saddles,
+        is_minimum == is_predicted_minimum and are_saddles,
         "p = 0.2, 0.6, q = 0.3, 0.9, w = -1.5, -0.3, 0.5, with trained bias",
         f"{sum(is_minimum)} minima in {len(tied)} cases; untied: least curvature"
         f" {span(untied, '.3f')}",
@@ -128,7 +129,7 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
     """
     embeddings = np.linspace(0.15, 2.5, shape[0])
     # The weights w are on both sides of -1/√2 and of 0, because these two limits decide
-    # at which predictor the flow ends. None is 0, where the energy is infinite.
+    # at which predictor the flow ends. No weight is 0, where the energy is infinite.
     weights = np.linspace(-2.1, 1.9, shape[1])
     return [
         FixedChain(p=p, q=q, e=e, w=w, **parameters)
@@ -137,7 +138,7 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
 
 
 def _end(problem: FixedChain) -> str:
-    """Return "bigram" or "unigram": which loss the end of a run is nearer to."""
+    """Return at which predictor a run ends, "bigram" or "unigram"."""
     run = problem.simulate()
     # The bigram has the excess 0, and the unigram the excess ``gap``.
     excess = run.loss[-1] - run.floor
@@ -177,13 +178,13 @@ def basins(quick: bool) -> Claim:
         end == prediction for end, prediction in zip(ends, predicted, strict=True)
     )
     # The first half of the problems has p + q < 1, and the second half p + q > 1.
-    half = len(problems) // 2
-    lazy = ends[:half]
-    switching = ends[half:]
+    starts_per_chain = len(problems) // 2
+    lazy = ends[:starts_per_chain]
+    switching = ends[starts_per_chain:]
     return Claim.of(
         as_predicted == len(problems),
-        f"p, q = {LAZY} and {SWITCHING}, {half} starts each with e to 2.5, w from -2.1"
-        " to 1.9",
+        f"p, q = {LAZY} and {SWITCHING}, {starts_per_chain} starts each with e to 2.5,"
+        " w from -2.1 to 1.9",
         f"{as_predicted} of {len(problems)} as predicted; at the unigram"
         f" {lazy.count('unigram')} and {switching.count('unigram')}",
     )
@@ -236,9 +237,9 @@ def steps(quick: bool) -> Claim:
         problems = _problems(shape, eta=eta, max_steps=4000)
         is_wrong = [_end(problem) != problem.basin() for problem in problems]
         wrong_ends.append(sum(is_wrong))
-    small, middle, large = wrong_ends
+    wrong_at_small, wrong_at_middle, wrong_at_large = wrong_ends
     return Claim.of(
-        0 == small < middle < large,
+        0 == wrong_at_small < wrong_at_middle < wrong_at_large,
         f"the starts of the row on basins, {len(problems)} in all",
         f"at the other end {listed(wrong_ends)} with η = {listed(etas)}",
         "holds only for small steps",

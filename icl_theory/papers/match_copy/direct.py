@@ -107,8 +107,10 @@ def _three_keys(match: Array, other: Array, weight: Array) -> float:
     ratio = np.exp(other[:, None] - match)
     # The ratios of the two other keys, for the same match. The axes are the nodes of
     # the first key, the second key and the match.
-    first = ratio[:, None]
-    second = ratio[None]
+    first_ratio = ratio[:, None]
+    second_ratio = ratio[None]
     # ½((1 - a_m)² + a_1² + a_2²) = a_1² + a_2² + a_1 a_2, because a_m = 1 - a_1 - a_2
-    loss = (first**2 + second**2 + first * second) / (1.0 + first + second) ** 2
+    # The match has the attention 1/total, and another key has its ratio/total.
+    total = 1.0 + first_ratio + second_ratio
+    loss = (first_ratio**2 + second_ratio**2 + first_ratio * second_ratio) / total**2
     return float(np.einsum("ijk,i,j,k->", loss, weight, weight, weight))

@@ -39,7 +39,7 @@ MOST_ENTRIES = 1e7
 
 @dataclass(frozen=True, eq=False)
 class MatchCopy(Family):
-    r"""Attention that finds the key a query matches, and copies its value.
+    r"""Attention that finds the key that a query matches, and copies this key's value.
 
     The N keys of a prompt are normal in d dimensions, and the query has the correlation
     ρ with one of them. Attention with the scores :math:`k_t^\top Wq` should return this
@@ -151,7 +151,7 @@ class MatchCopy(Family):
 
     @cached_property
     def _risk(self) -> Risk:
-        """The risk over all prompts, or over the prompts that are drawn once, here."""
+        """The risk over all prompts, or over prompts that this property draws once."""
         if not self._is_sample:
             start = self._start(shape=(1,), unit=np.ones(1))
             return CopyRisk(self.d, self.N, self.correlation, start)
@@ -203,8 +203,8 @@ class MatchCopy(Family):
             "omega": float(np.trace(W) / self.d),
             "attention": float(risk.observe(W)["attention_on_match"].mean()),
         }
-        largest = self.largest_margin
+        largest_margin = self.largest_margin
         # W = 0 has no direction.
-        if largest is not None and W.any():
-            measured["cosine"] = cosine(W, largest)
+        if largest_margin is not None and W.any():
+            measured["cosine"] = cosine(W, largest_margin)
         return measured

@@ -43,8 +43,8 @@ VALUES = ("separate", "next")
 # The relative error of the rule for the average over the length of the query, at its
 # usual step. With half the step no loss in the tests changes by a larger share.
 RULE_ERROR = 1e-10
-# Averages over the component X of a key have a relative error near e^-36, and lengths
-# of the query with a smaller probability are left out.
+# Averages over the component X of a key along the query have a relative error near
+# e^-36, and lengths of the query with a smaller probability are left out.
 DIGITS = 36.0
 # Nodes are shared by all |ω| up to a bound. Bounds are the powers of this factor times
 # the least bound. The factor is small, because the time of an evaluation grows with the
@@ -232,7 +232,7 @@ class CopyRisk(WithStart, Risk):
             _, gradient = self.evaluate(np.array([omega]))
             return float(gradient[0])
 
-        # Double ω² until the loss rises: the best ω is then between the last two.
+        # Double ω² until the loss rises: the best ω is then between the last two ω.
         low = LOWEST_OMEGA
         high = FIRST_OMEGA
         while slope(high) < 0.0:

@@ -32,8 +32,8 @@ from icl_theory.statements.claim import OURS, Claim, Errors, identity, row
 from icl_theory.statements.numbers import deviations, listed
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 
-# Only the abstract and summaries of the paper were known here; the model of attention
-# is a reconstruction.
+# We have read only the abstract and summaries of the paper. The model of attention is
+# our reconstruction.
 RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
 ABSTRACT = RETOLD.format("abstract")
 # The attention of a prompt is said to end on a wrong key if the match has less
@@ -43,7 +43,7 @@ SELECTED = 0.5
 # normal z exceeds it in one of 150,000 draws.
 LARGEST_Z = 4.5
 # In the row `condition` a loss up to this size is taken as vanishing. If the attention
-# of one prompt is on a wrong key, the loss stays far above it.
+# of one prompt is on a wrong key, the loss stays far above this size.
 VANISHING_LOSS = 1e-6
 
 
@@ -54,14 +54,14 @@ def loss(quick: bool) -> Errors:
     """
     rng = np.random.default_rng(0)
     problems = 8 if quick else 200
-    for problem in range(problems):
+    for index in range(problems):
         # Three keys take long, so that they are one problem in 20. One problem in five
         # has the limit ρ = 1.
-        N = 3 if problem % 20 == 19 else 2
+        N = 3 if index % 20 == 19 else 2
         d = int(rng.integers(1, 9))
-        correlation = 1.0 if problem % 5 == 0 else float(rng.uniform(0.1, 1.0))
-        # The quadrature takes more nodes for larger ω, and for three keys the third
-        # power of the number of nodes.
+        correlation = 1.0 if index % 5 == 0 else float(rng.uniform(0.1, 1.0))
+        # The quadrature takes more nodes for larger ω. For three keys its time grows
+        # with the third power of the number of nodes.
         omega = float(rng.uniform(0.0, 0.6))
         exact = CopyRisk(d, N, correlation).loss([omega])
         expected = direct_loss(omega, d, N, correlation)
@@ -78,19 +78,19 @@ def samples(quick: bool) -> Claim:
     prompts = 20_000 if quick else 1_000_000
     batch = 20_000  # prompts that are held in memory at once
     rng = np.random.default_rng(1)
-    largest = 0.0
+    largest_z = 0.0
     for d, N, correlation, omega in settings:
-        drawn = []
+        losses_by_batch = []
         for _ in range(prompts // batch):
             sampled = draw_prompts(rng, batch, d, N, correlation)
-            drawn.append(losses_at(omega, sampled))
+            losses_by_batch.append(losses_at(omega, sampled))
         expected = CopyRisk(d, N, correlation).loss([omega])
-        z = deviations(np.concatenate(drawn), expected)
-        largest = max(largest, float(z))
+        z = deviations(np.concatenate(losses_by_batch), expected)
+        largest_z = max(largest_z, float(z))
     return Claim.of(
-        largest < LARGEST_Z,
+        largest_z < LARGEST_Z,
         f"(d, N, ρ, ω) = {listed(settings)}; {prompts:,} prompts each",
-        f"largest |z| {largest:.1f}",
+        f"largest |z| {largest_z:.1f}",
     )
 
 
@@ -170,10 +170,12 @@ def _slope_over_predicted(problem: MatchCopy) -> float:
     largest_margin = problem.largest_margin  # W*
     # `largest_margin` would be None if no W had a margin on the drawn prompts.
     assert largest_margin is not None
-    early = problem.changed(epsilon=1e-8).simulate()
-    late = problem.changed(epsilon=1e-12).simulate()
-    growth = float(np.linalg.norm(late.params)) - float(np.linalg.norm(early.params))
-    slope = growth / math.log(float(late.t[-1]) / float(early.t[-1]))
+    early_run = problem.changed(epsilon=1e-8).simulate()
+    late_run = problem.changed(epsilon=1e-12).simulate()
+    early_norm = float(np.linalg.norm(early_run.params))
+    late_norm = float(np.linalg.norm(late_run.params))
+    time_ratio = float(late_run.t[-1]) / float(early_run.t[-1])
+    slope = (late_norm - early_norm) / math.log(time_ratio)
     return slope / (0.5 * float(np.linalg.norm(largest_margin)))
 
 
@@ -225,7 +227,7 @@ def finite(quick: bool) -> Claim:
     settings = ((4, 0.8),) if quick else ((4, 0.8), (8, 0.5), (4, 1.0))  # d and ρ
     omega = 3.0 if quick else 8.0
     departures = []
-    best = []
+    best_omegas = []
     for d, correlation in settings:
         risk = CopyRisk(d, N=2, correlation=correlation)
         lead = lead_of_two(d, correlation)
@@ -234,14 +236,14 @@ def finite(quick: bool) -> Claim:
         next_term = math.pi**2 * correlation / (6.0 * (2.0 - correlation**2))
         measured = omega * (lead.wrong - risk.loss([omega])) / lead.tie
         departures.append(measured - (1.0 - next_term / omega))
-        best.append(best_of_two(d, correlation))
+        best_omegas.append(best_of_two(d, correlation))
     # The bound is loose: at ω = 8 the departures are 0.01 at most.
     follows_expansion = float(np.abs(departures).max()) < 0.05
     return Claim.of(
         follows_expansion,
         f"N = 2, (d, ρ) = {listed(settings)}; ω = {omega:g}",
         f"ω(P - loss)/p departs by {listed(departures, '.3f')}; the best ω is"
-        f" {listed(best, '.2f')}",
+        f" {listed(best_omegas, '.2f')}",
     )
 
 
@@ -299,17 +301,17 @@ def next_tokens(quick: bool) -> Claim:
     prompts = 20_000 if quick else 400_000
     batch = 20_000
     changes = []  # per cent of the loss with independent values
-    errors = []  # their standard errors
+    standard_errors = []
     rng = np.random.default_rng(3)
     for d, N in settings:
         expected = CopyRisk(d, N, correlation).loss([omega])
-        drawn = []
+        losses_by_batch = []
         for _ in range(prompts // batch):
             sampled = draw_prompts(rng, batch, d, N, correlation, "next")
-            drawn.append(losses_at(omega, sampled))
-        losses = np.concatenate(drawn)
+            losses_by_batch.append(losses_at(omega, sampled))
+        losses = np.concatenate(losses_by_batch)
         changes.append(100.0 * (losses.mean() / expected - 1.0))
-        errors.append(100.0 * losses.std() / expected / math.sqrt(len(losses)))
+        standard_errors.append(100.0 * losses.std() / expected / math.sqrt(len(losses)))
     # "Little": by less than 3 %.
     changes_are_small = bool(np.abs(changes).max() < 3.0)
     return Claim.of(
@@ -317,7 +319,7 @@ def next_tokens(quick: bool) -> Claim:
         f"(d, N) = {listed(settings)}; ρ = {correlation}, ω = {omega}; {prompts:,}"
         " sampled prompts each",
         f"the loss changes by {listed(changes, '.1f')} %, with standard errors of"
-        f" {listed(errors, '.1f')} %",
+        f" {listed(standard_errors, '.1f')} %",
     )
 
 

@@ -45,16 +45,16 @@ def decay_rate(
     In the end :math:`L - L_\infty \sim e^{-rt}`. With noise, γ is held at its optimum.
 
     For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}`, where
-    :math:`c_q` is the least number of times that y follows q in a sentence. This holds
-    for any probabilities of the triggers as long as r < 2. If all :math:`c_q = c`, the
-    rate is :math:`\eta c/\sqrt{|Q|}`.
+    :math:`c_q` is the least number of times that y follows q in a sentence. The formula
+    holds for any probabilities of the triggers as long as r < 2. If all
+    :math:`c_q = c`, the rate is :math:`\eta c/\sqrt{|Q|}`.
 
-    For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. If v is trained, it
-    grows. Then r = ηs without noise, where s is the least share of the output among the
-    attended words after a trigger. With noise, the attention on other words of a
-    sentence adds to the logit of noise until λ has become large. This lowers the rate
-    to :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See docs/theory.md,
-    "In-context recall".
+    For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. A trained v grows
+    during training. The rate is then r = ηs without noise, where s is the least share
+    of the output among the attended words after a trigger. With noise, the attention on
+    other words of a sentence adds to the logit of noise until λ has become large. This
+    addition lowers the rate to :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to
+    logarithms. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def decay_rate(
         Learning rate of normalised gradient descent.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
     weights : {"projection", "identity"}
-        Which matrices the model has, see `RecallRisk`. With "identity" it does not
-        attend to noise after a trigger.
+        Which matrices the model has, see `RecallRisk`. With "identity" and α > 0 the
+        model does not attend to noise after a trigger.
     v : float, optional
         Value at which v is held; by default v is trained.
 
@@ -85,11 +85,11 @@ def decay_rate(
         v_is_held = v is not None
         if v_is_held:
             return eta / math.sqrt(task.Q)
-        share = _least_share(task, attention, weights)
-        # The docstring's formula has Q in place of this number. A trigger does not
-        # count here if no other words of its sentences add to the logit of noise.
-        affected_triggers = _triggers_with_noise_feeding_background(task)
-        return eta / math.sqrt(share**-2.0 + affected_triggers / 4.0)
+        least_share = _least_share(task, attention, weights)
+        # The docstring's formula has Q in place of this number. A trigger is not
+        # counted if no other words of its sentences add to the logit of noise.
+        affected_triggers = _triggers_whose_background_feeds_noise(task)
+        return eta / math.sqrt(least_share**-2.0 + affected_triggers / 4.0)
     least_counts = np.array([law.minimum for law in task.counts], dtype=float)
     return eta / math.sqrt(float(np.sum(least_counts**-2.0)))
 
@@ -97,9 +97,9 @@ def decay_rate(
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise.
 
-    The bound holds for linear and ReLU attention and λ >= 0. The factor becomes V − 2
-    with noise, because the noise word does not count. The result then does not bound
-    the loss itself, but the excess of the loss over its value at λ = ∞. See
+    The bound holds for linear and ReLU attention and λ >= 0. With noise, the factor V −
+    1 becomes V − 2, because the noise word does not count. The result then does not
+    bound the loss itself, but the excess of the loss over its value at λ = ∞. See
     docs/theory.md, "In-context recall".
 
     Parameters
@@ -132,7 +132,8 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
         raise argument_error("params", params, "of strengths >= 0")
     # A tied λ stands for all triggers, whose probabilities sum to 1.
     probs = np.ones(1) if risk.tied else risk.task.probs
-    other_words = risk.task.V - (2 if risk.noisy else 1)  # all but y, and noise
+    # all words but y, and without noise if there is any
+    other_words = risk.task.V - (2 if risk.noisy else 1)
     return float(other_words * (probs @ np.exp(-strength)))
 
 
@@ -217,7 +218,8 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     r"""Expected loss from triggers that do not occur in M sentences.
 
     The result is :math:`\ln V \sum_q p_q (1-p_q)^M`. Without noise this is the mean
-    cost of training on M sentences to the end. See docs/theory.md, "In-context recall".
+    excess over the Bayes risk after training on M sentences to the end. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -235,11 +237,11 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     >>> icl.recall.missing_loss(task, [0, 10]).round(4)
     array([2.9957, 0.1687])
     """
-    size = plain_numbers("M", M)[..., None]
+    sentences = plain_numbers("M", M)[..., None]
     # three arrays of float64, with a number for each M and each trigger
-    check_fits("M", M, 24.0 * size.size * _checked(task).Q)
+    check_fits("M", M, 24.0 * sentences.size * _checked(task).Q)
     p = task.probs
-    missing = np.sum(p * (1.0 - p) ** size, axis=-1)
+    missing = np.sum(p * (1.0 - p) ** sentences, axis=-1)
     return np.asarray(math.log(task.V) * missing)
 
 
@@ -326,11 +328,12 @@ def _least_share(
     return min(shares)
 
 
-def _triggers_with_noise_feeding_background(task: RecallTask) -> int:
+def _triggers_whose_background_feeds_noise(task: RecallTask) -> int:
     """Number of triggers in whose sentences background words add to the noise logit.
 
-    Background words are all but the bigrams of the trigger and the last word. The
-    feed-forward layer reads those that may be outputs.
+    Background words are all words of a sentence outside the bigrams of the trigger,
+    except the last word. The feed-forward layer adds the attention on the background
+    words that may be outputs to the logit of noise.
     """
     # V = Q + 2 leaves no word besides y that may be an output.
     if not task.alpha or task.V == task.Q + 2:

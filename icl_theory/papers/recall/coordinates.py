@@ -1,10 +1,11 @@
 """The full transformer in the few parameters of the theory.
 
-Its matrices W, 𝒱 and F are (2V, 2V) for a vocabulary of V words. A word x has two
-embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before another one.
-They are the unit vectors of the columns x and V + x. q is one of Q triggers, and τ the
-noise word. The parameters are a strength λ for each trigger, the scale v of the values
-𝒱, and the log-odds γ of noise in the feed-forward matrix F.
+The transformer has the matrices W (attention), 𝒱 (values) and F (feed-forward layer).
+Each is (2V, 2V) for a vocabulary of V words. A word x has two embeddings. E(x) stands
+for x itself, and Ẽ(x) for x as the word before another one. The embeddings are the unit
+vectors of the columns x and V + x. q is one of Q triggers, and τ the noise word. The
+parameters are a strength λ for each trigger, the scale v of the values 𝒱, and the
+log-odds γ of noise in the feed-forward matrix F.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def reparameterised(
     or with the weights "identity" :math:`W = \sum_q \lambda_q E(q)(\tilde E(q) -
     E(\tau))^\top` (without :math:`E(\tau)` if there is no noise), :math:`\mathcal V =
     vI` and :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. The map is
-    affine: the derivative with respect to a parameter is the sum of the derivatives
-    with respect to the entries that it sets. See docs/theory.md, "In-context recall".
+    affine: the derivative of the loss with respect to a parameter is the sum of the
+    derivatives with respect to the entries that the parameter sets, each times the
+    coefficient of the parameter in the entry. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -83,8 +85,8 @@ def reparameterised(
         maps.append(_feed_forward_map(full, gamma))
     # Some update rules treat blocks of parameters separately. The parameters of each
     # matrix are one block. A matrix without parameters has no block.
-    numbers = [matrix.derivatives.shape[1] for matrix in maps]
-    sizes = tuple(number for number in numbers if number)
+    parameter_counts = [matrix.derivatives.shape[1] for matrix in maps]
+    sizes = tuple(count for count in parameter_counts if count)
     # All matrices, flat, are base + derivatives @ parameters.
     base = np.concatenate([matrix.base for matrix in maps], axis=None)
     derivatives = block_diag([matrix.derivatives for matrix in maps], "csc")
@@ -124,7 +126,8 @@ def _feed_forward_map(full: TransformerRisk, gamma: float | None) -> _AffineMatr
 
     if gamma is not None:
         held = feed_forward(signed("gamma", gamma))
-        return _AffineMatrix(base=held, derivatives=held[:, :0])
+        no_column = held[:, :0]
+        return _AffineMatrix(base=held, derivatives=no_column)
     # F is affine in γ, so its derivative is F at γ = 1 minus F at γ = 0.
     base = feed_forward(0.0)
     return _AffineMatrix(base=base, derivatives=feed_forward(1.0) - base)

@@ -122,8 +122,9 @@ class Counts:
             most = int(np.ceil(np.log(SMALLEST_TAIL) / np.log(ratio)))
         most = integer("most", most, minimum=1, maximum=LONGEST)
         c = np.arange(most + 1)
-        # The probability of c = 0 is 0. There the power of the ratio is not used, and
-        # the maximum keeps its exponent from being negative: 0^-1 would warn.
+        # The probability of c = 0 is 0. The power of the ratio at c = 0 is not used,
+        # but it is computed: the maximum keeps its exponent from being -1, because 0^-1
+        # would warn.
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
 
@@ -164,8 +165,8 @@ class Counts:
             )
         d = fraction("density", density)
         noise = noise_level("noise", noise)
-        # At most (H - 1)/2 blocks of two fit before the last word, one of them with the
-        # output. Rows are for c, and columns for c_τ.
+        # At most (H - 1)/2 blocks of two fit before the last word, at least one of them
+        # with the output. Rows are for c, and columns for c_τ.
         most_blocks = (int(H) - 1) // 2
         c = np.arange(most_blocks + 1)[:, None]
         c_tau = np.arange(most_blocks if noise else 1)

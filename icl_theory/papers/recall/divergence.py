@@ -32,7 +32,7 @@ def divergence(alpha: float, logit: Array) -> Array:
 
     The formula with three terms also holds at α = 0 and 1, with the entropy H(α) = 0.
     """
-    # N* is infinite in these cases, and nothing cancels.
+    # At α = 0 and 1 the best logit N* is infinite, and nothing cancels.
     if alpha == 0.0:
         return np.asarray(np.logaddexp(0.0, logit))
     if alpha >= 1.0:

@@ -207,7 +207,7 @@ class Recall(Family):
 
     def validate(self) -> None:
         """Replace a task by its parts, and check the parameters against each other."""
-        # All families have a parameter ``dataset``. In this family M plays its role.
+        # All families have a parameter ``dataset``. In this family M plays that role.
         if self.dataset is not None and self.on_fixed_set:
             raise argument_error(
                 "dataset",
@@ -234,7 +234,7 @@ class Recall(Family):
             # ``task.numbers`` lacks ``probs`` and ``counts``: only their defaults are
             # allowed.
             own = task.numbers.get(name, default)
-            if value is not default and value not in (default, own):
+            if value not in (default, own):
                 raise _two_values(name, value)
 
     def _take_parts(self, parts: Mapping[str, Any]) -> None:
@@ -344,9 +344,9 @@ class Recall(Family):
             and rule_of(self.update()).reducible
         )
         if tied and self.start is not None:
-            # A given start may have a λ for each trigger. It is then longer than a
+            # A given start may have a λ for each trigger. Such a start is longer than a
             # single λ together with v and γ, if they are trained.
-            tied = len(self.start) <= 1 + self._scales_trained
+            tied = len(self.start) <= 1 + self._number_of_scalars_trained
         gamma, v = self.held
         return RecallRisk(
             self.whole_task,
@@ -364,7 +364,7 @@ class Recall(Family):
         return self.start is not None
 
     @property
-    def _scales_trained(self) -> int:
+    def _number_of_scalars_trained(self) -> int:
         """How many of v and γ are trained."""
         gamma, v = self.held
         trains_gamma = bool(self.whole_task.alpha) and gamma is None
@@ -380,9 +380,9 @@ class Recall(Family):
         """Return the risk that starts from zero."""
         if self.data is None:
             return self.population()
-        # In these cases the loss depends on more of a sentence than its counts of
-        # bigrams. So run the transformer on the sentences, with only λ, v and γ as
-        # parameters.
+        # With softmax attention or κ = 0 the loss depends on more of a sentence than
+        # its counts of bigrams. So run the transformer on the sentences, with only λ, v
+        # and γ as parameters.
         if self.attention == "softmax" or self.kappa == 0:
             full = TransformerRisk(
                 self.whole_task,

@@ -85,7 +85,7 @@ class _Fractions(NamedTuple):
 
     rho: Array  # ρ, the fraction of words that follow the trigger
     log_odds: Array  # ln(ρ/(1 - ρ))
-    output_share: Array  # ρ_y/ρ
+    output_share: Array  # of the words after the trigger, ρ_y/ρ (see `RecallRisk`)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +108,8 @@ class RecallRisk(Risk):
     With "softmax" the risk is the exact mean over all sentences of H words (module
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
     contexts. In this limit, the fraction of words that follow q is its average in the
-    task, :math:`\rho = E[c + c_\tau]/(H-1)`, and the fraction of outputs that follow q
-    is :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`,
+    task, :math:`\rho = E[c + c_\tau]/(H-1)`, and the fraction of words that are outputs
+    after q is :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`,
     :math:`A = \rho_y e^\lambda/Z` and :math:`B = \frac{1 - 2\rho}{V-1}/Z`. Then the
     logit of y is :math:`v(A + B)`, the logit of another word that may be an output is
     :math:`vB`, and triggers have the logit 0.
@@ -131,8 +131,8 @@ class RecallRisk(Risk):
         Q.
     data : Sentences, optional
         Use the empirical risk over these sentences instead of the population risk (for
-        "softmax" see `reparameterised`). "softmax-limit" depends only on their
-        frequencies of triggers and noise.
+        "softmax" see `reparameterised`). "softmax-limit" depends only on the
+        frequencies of triggers and noise in the data.
     weights : {"projection", "identity"}
         With "projection" the value and feed-forward matrices let through all words that
         may be outputs. With "identity" they let through all words, as in the paper's
@@ -318,7 +318,7 @@ class RecallRisk(Risk):
         larger logits the nodes of an integral coincide in float64.
         """
         if self.attention == "softmax":
-            slopes = self._finite(params)
+            slopes = self._softmax_slopes(params)
             gradient = self._gradient(
                 slopes.strength_slope, slopes.v_slope, slopes.gamma_slope
             )
@@ -383,7 +383,7 @@ class RecallRisk(Risk):
     def _excess(self, params: Array) -> float:
         """Return the result of `excess` for an argument that was checked."""
         if self.attention == "softmax":
-            return self._finite(params).excess
+            return self._softmax_slopes(params).excess
         logits = self._logits(params)
         weight = self._atoms.weight
         if not self.noisy:
@@ -396,14 +396,14 @@ class RecallRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess over the Bayes risk, and with softmax also the attention.
 
-        The attention on an output after its trigger is given. It has the shape () if λ
-        is tied, and (Q,) otherwise.
+        The attention is the mean attention on an output after its trigger. Its shape is
+        () if λ is tied, and (Q,) otherwise.
         """
         if self.attention == "softmax":
-            slopes = self._finite(params)
+            slopes = self._softmax_slopes(params)
             return {
                 "excess": np.asarray(slopes.excess),
-                # A copy, because `_finite` keeps its result.
+                # A copy, because `_softmax_slopes` keeps its result.
                 "attention": self._for_each_strength(slopes.attention.copy()),
             }
         observed = {"excess": np.asarray(self._excess(params))}
@@ -416,34 +416,40 @@ class RecallRisk(Risk):
         return observed
 
     def _for_each_strength(self, values: Array) -> Array:
-        """Return values with one entry for each λ as observed: () if λ is tied."""
+        """Return values, one for each λ, in the shape in which they are observed.
+
+        The shape is () if λ is tied, and (Q,) otherwise.
+        """
         return values.reshape(() if self.tied else -1)
 
     def floor(self) -> float:
         """Infimum of the loss over the parameters.
 
-        The infimum is the entropy of the noise, unless γ or v is held at a value other
-        than its best one. The result is only a lower bound if one of them is held and
-        the other is trained, or if γ is trained and κ = 0.
+        The infimum is the entropy of the noise if all parameters are trained and κ = 1.
+        The infimum may be larger if v is held, if γ is held at a value other than its
+        best one, or if κ = 0. The result is only a lower bound if one of γ and v is
+        held and the other is trained, or if γ is trained and κ = 0.
         """
-        least = entropy(self.noise_rate)
+        noise_entropy = entropy(self.noise_rate)
         if self._trains_gamma:
-            return least
-        # Only λ is trained in these cases, and a finite λ may be best. With κ = 0 the
-        # attention raises the logit of y alone, and λ → ∞ leaves noise no chance.
+            return noise_entropy
+        # At this point γ is not trained. If v is not trained either, a finite λ may be
+        # best. With κ = 0 the attention raises the logit of y alone, and λ → ∞ leaves
+        # noise no chance.
         needs_search = self.v is not None or (not self.scaled and self.kappa == 0)
         if needs_search:
-            return least + self._least_excess
-        # Here γ is None only without noise. All words but y then lose their probability
-        # as λ (and v) → ∞.
+            return noise_entropy + self._least_excess
+        # At this point γ is None only without noise. All words but y then lose their
+        # probability as λ (and v) → ∞.
         if self.gamma is None:
-            return least
+            return noise_entropy
         # Background words, around the bigrams, add to the logit of noise: they can make
         # up for a γ below its best value.
         if self.scaled and self.gamma < self.task.best_gamma:
-            return least
+            return noise_entropy
         # As λ (and v) → ∞ only y and noise keep a probability, and N = γ is held.
-        return least + float(divergence(self.noise_rate, np.array([self.gamma]))[0])
+        (cost_of_gamma,) = divergence(self.noise_rate, np.array([self.gamma]))
+        return noise_entropy + float(cost_of_gamma)
 
     @cached_property
     def _least_excess(self) -> float:
@@ -498,7 +504,9 @@ class RecallRisk(Risk):
         """
         if not isinstance(rule_of(rule), Normalised):
             return None
-        if not self.tied or len(self.initial) > 1 or self.scaled or self.kappa == 0:
+        # v and γ, if they are trained, are parameters besides λ.
+        trains_single_strength = self.tied and len(self.initial) == 1
+        if not trains_single_strength or self.scaled or self.kappa == 0:
             return None
         return StraightLine(self, eta / math.sqrt(self.task.Q))
 
@@ -507,7 +515,7 @@ class RecallRisk(Risk):
         """The groups of sentences: one for each trigger and each number of bigrams."""
         if self.data is not None:
             return self._atoms_of_data(self.data)
-        # Probabilities of the triggers that have a λ of their own, (strengths,).
+        # Total probability of the triggers that use each λ, (strengths,).
         share = np.ones(1) if self.tied else self.task.probs
         if self.scaled:
             # In the limit of long contexts the loss does not depend on the counts.
@@ -539,46 +547,48 @@ class RecallRisk(Risk):
     def _fractions(self) -> _Fractions:
         """Average fractions of words after the trigger, for long contexts."""
         laws = self.task.counts[: self.strengths]
-        words = self.task.H - 1
-        output_fraction = np.array([law.mean for law in laws]) / words
-        noise_fraction = np.array([law.noise_mean for law in laws]) / words
+        words_before_last = self.task.H - 1
+        output_fraction = np.array([law.mean for law in laws]) / words_before_last
+        noise_fraction = np.array([law.noise_mean for law in laws]) / words_before_last
         rho = output_fraction + noise_fraction
         log_odds = np.log(rho) - np.log1p(-rho)
         return _Fractions(rho, log_odds, output_fraction / rho)
 
     @cached_property
     def _cells(self) -> list[softmax.Cell]:
-        """The sentences of softmax attention at finite H, in cells."""
+        """The cells of sentences over which `softmax.excess` takes the mean."""
         return softmax.cells(self.task, self.weights, self.strengths)
 
-    def _finite(self, params: ArrayLike) -> softmax.Slopes:
+    def _softmax_slopes(self, params: ArrayLike) -> softmax.Slopes:
         """Excess, gradient and attention of softmax attention, over all sentences."""
         flat = np.asarray(params, dtype=np.float64)
-        return self._last_finite.of(self._mean_over_sentences, flat)
+        return self._last_softmax_slopes.of(self._mean_over_sentences, flat)
 
     @cached_property
-    def _last_finite(self) -> LastResult[softmax.Slopes]:
-        """The last result of `_finite`."""
+    def _last_softmax_slopes(self) -> LastResult[softmax.Slopes]:
+        """The last result of `_softmax_slopes`."""
         return LastResult()
 
     def _mean_over_sentences(self, params: Array) -> softmax.Slopes:
         """Return excess, gradient and attention, averaged over all sentences."""
         task = self.task
-        projection = self.weights == "projection"
+        is_projection = self.weights == "projection"
         strength, scale, gamma = self._split(params)
-        kinds = softmax.fillers(task, self.weights)
+        filler_numbers = softmax.fillers(task, self.weights)
         # `softmax.excess` takes κ = -1 for the weights "projection", because their
         # logit of noise has a different formula.
-        kappa = -1 if projection else self.kappa
+        kappa = -1 if is_projection else self.kappa
         # Words whose logit may differ from 0 are the output, the ``loud`` words (other
         # words that fill a sentence, with logits that depend on their counts), noise if
         # there is any, and the trigger, to which only the weights "identity" attend.
-        words_with_logits = 1 + kinds.loud + int(self.noisy) + int(not projection)
+        words_with_logits = (
+            1 + filler_numbers.loud + int(self.noisy) + int(not is_projection)
+        )
         # the matrices are too small for several threads
         with _threads().limit(limits=1):
             return softmax.excess(
                 self._cells,
-                kinds,
+                filler_numbers,
                 C=task.V - words_with_logits,  # number of words with the logit 0
                 kappa=kappa,
                 alpha=task.alpha,
@@ -608,7 +618,8 @@ class RecallRisk(Risk):
             # The derivative is 1 at 0, so that a start from zero can move.
             active = (strength >= 0.0).astype(float)
             strength = np.maximum(strength, 0.0)
-        other_words = self.task.V - (2 if self.noisy else 1)  # all but y, and noise
+        # all words but y, and without noise if there is any
+        other_words = self.task.V - (2 if self.noisy else 1)
         output_logit = strength[group] * c
         rest = math.log(other_words) - output_logit
         zero = np.zeros_like(rest)
@@ -649,8 +660,9 @@ class RecallRisk(Risk):
         after_trigger = _sigmoid(log_odds)
         elsewhere = _sigmoid(-log_odds)
         A = fractions.output_share[group] * after_trigger
-        # Of all words, those after the trigger are a fraction ρ, and so is the trigger
-        # itself. The V - 1 words other than the trigger share the remaining 1 - 2ρ.
+        # Of all words, those after the trigger are a fraction ρ, and the trigger itself
+        # is another fraction ρ. The V - 1 words other than the trigger share the
+        # remaining 1 - 2ρ.
         B = (1.0 - 2.0 * rho) / ((task.V - 1.0) * (1.0 - rho)) * elsewhere
         # The sigmoid function f has the derivative f(x) f(-x).
         A_strength_slope = A * elsewhere
@@ -701,5 +713,5 @@ def _sigmoid(x: Array) -> Array:
 
 @cache
 def _threads() -> ThreadpoolController:
-    """Find the thread pools once, because that takes longer than limiting them."""
+    """Find the thread pools only once: finding them takes longer than limiting them."""
     return ThreadpoolController()

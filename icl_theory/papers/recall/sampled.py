@@ -3,8 +3,8 @@ r"""A one-layer transformer with full matrices on sampled sentences, gradients b
 `TransformerRisk` shares no formula with the exact risks: attention is computed word by
 word. A sentence has the words z_1, ..., z_H, out of V words. The h-th word has the
 vector x_h = E(z_h) + Ẽ(z_{h−1}), with embeddings E of a word and Ẽ of the word before
-it. For the word z they are the unit vectors of the columns z and V + z. Over the words
-h < H
+it. For the word z they are the unit vectors of the columns z and V + z. With sums over
+the words h < H, the model is
 
     w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
 
@@ -15,7 +15,7 @@ z_H, or the noise word τ.
 
 A vector of 2V numbers that belongs to a sentence is called a table: it has an entry for
 each word, along E, and one for each previous word, along Ẽ. The matrix of all x_h of
-the sentences is sparse, with two ones in a row. Its product with the tables Wᵀ x_H
+the sentences is sparse, with two ones in each row. Its product with the tables Wᵀ x_H
 gives the scores x_Hᵀ W x_h of the words, and the transposed matrix sums the weights of
 the words into the tables Σ_h w_h x_h.
 """
@@ -272,7 +272,10 @@ class TransformerRisk(Trainer[Sentences]):
         return selected(self.data, position % len(self.data.answer))
 
     def losses_on(self, params: Array, prompts: Sentences) -> Array:
-        """Loss of each of B sentences, (B,); infinite if a logit is not finite."""
+        """Loss of each of B sentences, (B,).
+
+        If a logit of any sentence is not finite, all losses are infinite.
+        """
         logits = self._forward(self._matrices(params), prompts.tokens).logits
         if not np.isfinite(logits).all():
             return np.full(len(logits), math.inf)
@@ -291,14 +294,15 @@ class TransformerRisk(Trainer[Sentences]):
             return math.inf, np.zeros_like(params)
         # The probabilities of all words, which become the derivatives with respect to
         # the logits.
-        losses, error = cross_entropy(forward.logits, answer)
-        error[error < SMALLEST_PROBABILITY] = 0.0
-        # The derivative with respect to the logit of the answer is p - 1. As minus the
-        # sum of the other probabilities it keeps its digits if p is close to 1.
+        losses, logit_gradient = cross_entropy(forward.logits, answer)
+        logit_gradient[logit_gradient < SMALLEST_PROBABILITY] = 0.0
+        # The derivative with respect to the logit of the answer is p - 1, with the
+        # probability p of the answer. Computed as minus the sum of the other
+        # probabilities, the derivative keeps its digits if p is close to 1.
         at_answer = np.arange(len(answer)), answer
-        error[at_answer] = 0.0
-        error[at_answer] = -error.sum(axis=1)
-        gradients = self._backward(matrices, forward, error / len(answer))
+        logit_gradient[at_answer] = 0.0
+        logit_gradient[at_answer] = -logit_gradient.sum(axis=1)
+        gradients = self._backward(matrices, forward, logit_gradient / len(answer))
         gradient = [gradients[name].ravel() for name in self.trained or ()]
         return float(np.mean(losses)), np.concatenate(gradient)
 
@@ -476,7 +480,7 @@ class TransformerRisk(Trainer[Sentences]):
             u = np.zeros_like(u)
         mixed = query + u if self.kappa else query
         fed = np.zeros((B, V))
-        # Only these rows of F add to the logits.
+        # the rows of F that add to the logits
         rows = self._rows(matrices)
         if "feed_forward" not in without:
             fed[:, rows] = mixed @ matrices["feed_forward"][rows].T
@@ -512,22 +516,22 @@ class TransformerRisk(Trainer[Sentences]):
         return vectors * value.diagonal()
 
     def _backward(
-        self, matrices: Mapping[str, Array], forward: _Pass, error: Array
+        self, matrices: Mapping[str, Array], forward: _Pass, logit_gradient: Array
     ) -> dict[str, Array]:
         """Gradients with respect to the trained matrices, by name.
 
-        ``error`` is the gradient with respect to the logits, (B, V).
+        ``logit_gradient`` is the gradient with respect to the logits, (B, V).
         """
         gradients = {}
         rows = self._rows(matrices)  # of F that add to the logits
-        mixed_gradient = error[:, rows] @ matrices["feed_forward"][rows]
+        mixed_gradient = logit_gradient[:, rows] @ matrices["feed_forward"][rows]
         if self._trains("feed_forward"):
             gradients["feed_forward"] = np.zeros_like(matrices["feed_forward"])
-            gradients["feed_forward"][rows] = error.T @ forward.mixed
+            gradients["feed_forward"][rows] = logit_gradient.T @ forward.mixed
 
         # u reaches the logits directly, and through F if κ = 1.
         u_gradient = self.kappa * mixed_gradient
-        u_gradient[:, : self.task.V] += error
+        u_gradient[:, : self.task.V] += logit_gradient
         if self._trains("value"):
             gradients["value"] = u_gradient.T @ forward.attended
         if not self._trains("attention"):
@@ -541,8 +545,8 @@ class TransformerRisk(Trainer[Sentences]):
             weight_gradient, attended_gradient, forward
         )
         # The gradient of the score x_Hᵀ W x_h with respect to W is x_H x_hᵀ.
-        scored = _added(forward.places, score_gradient)
-        gradients["attention"] = forward.query.T @ scored
+        gradient_tables = _added(forward.places, score_gradient)
+        gradients["attention"] = forward.query.T @ gradient_tables
         return gradients
 
     def _through_weights(
@@ -581,20 +585,21 @@ class TransformerRisk(Trainer[Sentences]):
         attended = tokens if self.weights == "identity" else tokens[:, :-1]
         V = self.task.V
         B, n = attended.shape
-        # For each attended word: the column of the word itself, and the column of the
-        # word before it. The index type of the sparse matrix is chosen here to save a
-        # conversion: int32 if all indices and the number 2 B n of ones fit into it.
+        # ``columns`` has, for each attended word, the column of the word itself and the
+        # column of the word before it. The index type of the sparse matrix is chosen
+        # here to save a conversion: int32 if all indices and the number 2 B n of ones
+        # fit into it.
         index_type = np.int32 if 2 * B * max(n, V) < 2**31 else np.int64
         columns = np.empty((B, n, 2), index_type)
-        own = columns[:, :, 0]
-        previous = columns[:, :, 1]
+        own_columns = columns[:, :, 0]
+        previous_columns = columns[:, :, 1]
         first_column = 2 * V * np.arange(B)[:, None]
         # "unsafe" allows NumPy to write the sum of int64 numbers into int32.
-        np.add(attended, first_column, out=own, casting="unsafe")
-        np.add(own[:, :-1], V, out=previous[:, 1:])
+        np.add(attended, first_column, out=own_columns, casting="unsafe")
+        np.add(own_columns[:, :-1], V, out=previous_columns[:, 1:])
         # The first word has no previous word. The second entry of its row is a stored
         # zero.
-        previous[:, 0] = 0
+        previous_columns[:, 0] = 0
         entries = np.ones((B, n, 2))
         entries[:, 0, 1] = 0.0
         # Every row has two entries.

@@ -1,12 +1,13 @@
 r"""How many sentences are needed for a given excess over the Bayes risk.
 
-A sentence ends with a trigger q, which has the probability p_q. The strength λ_q of its
-attention starts at 0. After training on M sentences to the end, λ_q is still 0 for the
-*missing* triggers, which occur in no sentence, and infinite for the others. Without
-noise a missing trigger costs ln V, with V words, so the excess is ln V times p(A), the
-probability of the set A of missing triggers. `missing_probability` is the probability
-that p(A) is above a limit, and `failure_probability` the probability that the excess is
-above a limit. `sentences_needed` finds the M for a given `failure_probability`.
+A sentence ends with a trigger q, which has the probability p_q. The strength λ_q of the
+attention after q starts at 0. After training on M sentences to the end, λ_q is still 0
+for the *missing* triggers, which occur in no sentence, and infinite for the others.
+Without noise a missing trigger costs ln V, with V words, so the excess is ln V times
+p(A), the probability of the set A of missing triggers. `missing_probability` is the
+probability that p(A) is above a limit, and `failure_probability` the probability that
+the excess is above a limit. `sentences_needed` finds the M for a given
+`failure_probability`.
 
 With noise, k of the M answers are the noise word, whose probability is α. The log-odds
 γ of noise are then learnt, too.
@@ -104,23 +105,22 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
     # s, the least mass of a set above m.
-    least = _sums_of_probabilities(task, mass, "mass").least_beyond
+    least_mass = _sums_of_probabilities(task, mass, "mass").least_beyond
     # There is no such set, or only the set of all triggers, and these cannot all be
     # missing.
-    if least > 1.0 - ROUNDING:
+    if least_mass > 1.0 - ROUNDING:
         return 0.0
     points, index = _nodes_of_circle(M)
     angle = 2.0 * np.pi / points * index
-    z = M / (1.0 - least) * np.exp(1j * angle)
-    terms = _missing_terms(task, mass, least, z)
+    z = M / (1.0 - least_mass) * np.exp(1j * angle)
+    terms = _missing_terms(task, mass, least_mass, z)
 
     # Multiply ``terms`` so that they become M! e^z E(z)/z^M on the circle with the
-    # radius M/(1 - least), without overflow. So far ``terms`` are E(z), in the unit
-    # e^(-least z) to the right of 0, and in the unit e^(-z) to the left, see
-    # `_missing_terms`.
+    # radius M/(1 - s), without overflow. So far ``terms`` are E(z), in the unit e^(-sz)
+    # to the right of 0, and in the unit e^(-z) to the left, see `_missing_terms`.
     is_right = z.real >= 0.0
-    log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
-    log_unit = np.where(is_right, (1.0 - least) * z, 0.0)
+    log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least_mass)
+    log_unit = np.where(is_right, (1.0 - least_mass) * z, 0.0)
     scale = np.exp(log_scale + log_unit - 1j * M * angle)
     # The other half of the circle has the conjugate terms, so every point counts twice,
     # except those on the real axis.
@@ -147,8 +147,9 @@ def _nodes_of_circle(M: int) -> _Nodes:
     # M.
     points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
     # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
-    # or SADDLE_REACH standard deviations from the saddle. A standard deviation is the
-    # angle 1/√M.
+    # or SADDLE_REACH standard deviations from the saddle, which is at the angle 0. Near
+    # the saddle the integrand is nearly a normal density in the angle, with the
+    # standard deviation 1/√M.
     if M <= WHOLE_CIRCLE:
         last = points // 2
     else:
@@ -156,12 +157,12 @@ def _nodes_of_circle(M: int) -> _Nodes:
     return _Nodes(points, np.arange(last + 1))
 
 
-def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Array:
+def _missing_terms(task: RecallTask, mass: float, least_mass: float, z: Array) -> Array:
     """Return E(z) of `missing_probability`, scaled so that no term overflows.
 
     Left of 0, all terms are in units of e^(-z). Right of 0, the term of a set A of
-    missing triggers is in units of e^(-min(p(A), s)z), with s = ``least``. All sets
-    above the mass then have the same unit e^(-sz).
+    missing triggers is in units of e^(-min(p(A), s)z), with s = ``least_mass``. All
+    sets above the mass then have the same unit e^(-sz).
     """
     is_right = z.real >= 0.0
     # The sums are over the sets of missing triggers among those treated so far. For
@@ -178,7 +179,7 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
         occurs = sign * np.expm1(np.where(is_right, -p * z, p * z))
         # A set above the mass remains above it whether or not this trigger is added.
         # Both cases together have the factor 1. To the left, in the unit e^(-pz), this
-        # is e^(pz) = 1 + (e^(pz) - 1).
+        # factor is e^(pz) = 1 + (e^(pz) - 1).
         above_mass = above_mass * np.where(is_right, 1.0, 1.0 + occurs)
         next_sums: dict[float, Array] = {}
         for total, terms in at_most_mass.items():
@@ -186,7 +187,7 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
             with_trigger = round(total + p, DECIMALS)
             # If the trigger is missing, the factor is e^(-pz). Right of 0 the unit of
             # the set changes with its mass. Left of 0, e^(-pz) is the factor's unit.
-            exponent = min(with_trigger, least) - min(total, least) - p
+            exponent = min(with_trigger, least_mass) - min(total, least_mass) - p
             if_missing = terms * np.exp(np.where(is_right, exponent * z, 0.0))
             if with_trigger > mass * (1.0 + ROUNDING):
                 above_mass = above_mass + if_missing
@@ -370,8 +371,9 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     r"""Smallest number M(ε, δ) of sentences with `failure_probability` at most δ.
 
     With noise the probability is not quite monotone in M, since k/M lies on a lattice.
-    The bisection starts from an M at which `failure_bound` is at most δ. The result is
-    an M at which the probability is at most δ, while it is above δ at M - 1. See
+    The bisection starts from an M at which `failure_bound` is at most δ, or from the
+    largest allowed M if the bound is above δ at all allowed M. The result is an M at
+    which the probability is at most δ, while it is above δ at M - 1. See
     docs/theory.md, "How many sentences".
 
     Parameters
@@ -413,7 +415,8 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
             f"larger: {most:,} sentences are not enough (delta = {delta:g})",
         )
     # Training on ``high`` sentences fails with a probability of at most δ, and on
-    # ``low`` ones with a larger one. Training on none always fails.
+    # ``low`` ones with a larger one. The result is at least 1, so training on 0
+    # sentences counts as a failure.
     low = 0
     while high - low > 1:
         middle = (low + high) // 2

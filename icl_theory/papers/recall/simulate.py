@@ -74,8 +74,9 @@ def simulate(
         Train on the empirical risk of M sentences, drawn with this seed, instead of the
         population risk (M = inf).
     start : array_like, optional
-        The parameters at step 0, in the order of the returned ones; zero by default.
-        There may be a λ for each trigger even if all triggers have the same law.
+        The parameters at step 0, in the order of the returned parameters; zero by
+        default. There may be a λ for each trigger even if all triggers have the same
+        law.
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional

@@ -1,7 +1,7 @@
 r"""Softmax attention at finite H, exactly: the mean over all sentences of a task.
 
-A sentence has H words, and ends with the trigger q. Its bigrams are c pairs (q, y) of
-the trigger with its output y, and c_τ pairs (q, τ) with noise τ. Sentences are grouped
+A sentence has H words, and ends with the trigger q. The bigrams of the trigger are c
+pairs (q, y) with its output y, and c_τ pairs (q, τ) with noise τ. Sentences are grouped
 into cells by the denominator of the attention, which is known if the numbers of bigrams
 are given. Only the counts of the other words are then random: they are multinomial, and
 the loss against these words is `icl_theory.tokens.labels.shared_log_loss`. `cells`
@@ -29,8 +29,8 @@ from icl_theory.tokens.labels import LogLoss, shared_log_loss
 # Kinds of sentences with a smaller probability are left out. Together they contribute
 # less to the mean than its rounding error.
 RARE = 1e-30
-# For larger logits, the nodes in ln s of the integral in `shared_log_loss` coincide in
-# float64.
+# `shared_log_loss` integrates over a variable s, with nodes in ln s. For larger logits
+# than this the nodes coincide in float64.
 LARGEST_LOGIT = 1e13
 
 
@@ -47,10 +47,10 @@ class Cell(NamedTuple):
     n: int  # words that fill the sentence around the bigrams
     c: Array  # bigrams with the output
     c_tau: Array  # bigrams with noise
-    outputs: Array  # of the n words, those that are the output y
-    remaining: Words  # of the n words, those that are neither y nor blocked
-    # Of the n words, those that may be outputs. Only noise with the weights
-    # "projection" depends on them.
+    outputs: Array  # how many of the n words are the output y
+    remaining: Words  # how many of the n words are neither y nor blocked (`Fillers`)
+    # How many of the n words may be outputs. Only the logit of noise depends on this
+    # number, and only with the weights "projection".
     passing: Array
     probability: Array
 
@@ -60,8 +60,9 @@ class Fillers(NamedTuple):
 
     loud: int  # words that 𝒱 lets through: their logit is v n_x B, see `excess`
     silent: int  # words with the logit 0
-    # Words with the logit 0 that F does not read either: the logit of noise depends on
-    # how often they occur. They are τ and the triggers other than q.
+    # Words with the logit 0 that F does not read: τ and the triggers other than q. F
+    # reads all other words that fill the sentence, so the logit of noise depends on how
+    # often blocked words occur.
     blocked: int
 
 
@@ -73,8 +74,8 @@ def fillers(task: RecallTask, weights: str) -> Fillers:
         # Neither triggers nor τ fill planted sentences.
         return Fillers(loud=other_outputs, silent=0, blocked=0)
     if weights == "identity":
-        # All words but q may fill a sentence, and 𝒱 = vI lets them through. Here y is
-        # not counted.
+        # All words but q may fill a sentence, and 𝒱 = vI lets them through. `Fillers`
+        # does not count y.
         return Fillers(loud=task.V - 2, silent=0, blocked=0)
     # τ and all triggers but q
     not_outputs = task.Q
@@ -90,18 +91,20 @@ def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
     There is one λ for each of the ``groups`` of triggers: either one λ for each trigger
     or one for all. Sentences of a probability below `RARE` are left out.
     """
-    kinds = fillers(task, weights)
+    filler_numbers = fillers(task, weights)
     cells_of_task = []
     for group, law in enumerate(task.counts[:groups]):
         share = 1.0 if groups == 1 else float(task.probs[group])
-        cells_of_task += _cells_of_group(task, weights, kinds, group, law, share)
+        cells_of_task += _cells_of_group(
+            task, weights, filler_numbers, group, law, share
+        )
     return cells_of_task
 
 
 def _cells_of_group(
     task: RecallTask,
     weights: str,
-    kinds: Fillers,
+    filler_numbers: Fillers,
     group: int,
     law: Counts,
     share: float,
@@ -117,16 +120,17 @@ def _cells_of_group(
     # (q, τ): only the bigrams with the output then have the score λ.
     noise_cancelled = weights == "identity" and task.alpha > 0
     scored = c if noise_cancelled else bigrams
-    # The weights "identity" attend to the last word, too. It is the trigger.
+    # The weights "identity" attend to the last word, the trigger, too.
     attends_to_last = weights == "identity"
     attended = task.H if attends_to_last else task.H - 1
-    denominators = sorted(set(zip(scored.tolist(), bigrams.tolist(), strict=True)))
+    # The numbers of scored words and of bigrams determine the denominator of a cell.
+    numbers_of_cells = sorted(set(zip(scored.tolist(), bigrams.tolist(), strict=True)))
     cells_of_group = []
-    for n_scored, n_bigrams in denominators:
+    for n_scored, n_bigrams in numbers_of_cells:
         # Pairs of counts with these numbers, and the n words around their bigrams.
         matching = np.flatnonzero((scored == n_scored) & (bigrams == n_bigrams))
         n = task.H - 1 - 2 * n_bigrams
-        splits = _background(n, len(matching), kinds)
+        splits = _background(n, len(matching), filler_numbers)
         row = matching[splits.row]  # the pair of counts of each split
         probability = share * law.pmf[c, c_tau][row] * splits.probability
         # The likeliest kind stays even if it is rare, so that no cell is empty.
@@ -153,7 +157,10 @@ def _cells_of_group(
 
 
 class _Splits(NamedTuple):
-    """All ways to split n words into three kinds, once for each row; (S,) each."""
+    """All ways to split n words into outputs, blocked words and others; (S,) each.
+
+    Each way is listed once for each row.
+    """
 
     row: Words  # 0, 1, ...
     outputs: Words  # words that are the output
@@ -162,15 +169,15 @@ class _Splits(NamedTuple):
     probability: Array  # of the split
 
 
-def _background(n: int, rows: int, kinds: Fillers) -> _Splits:
+def _background(n: int, rows: int, filler_numbers: Fillers) -> _Splits:
     """Return all splits of the n words around the bigrams, once for each of the rows.
 
-    The caller has a row for each pair of counts c and c_τ.
+    A row stands for a pair of counts c and c_τ of bigrams.
     """
     from scipy.special import gammaln, xlogy  # slow to load
 
     # All combinations; those with too many words are left out below.
-    most_blocked = n if kinds.blocked else 0
+    most_blocked = n if filler_numbers.blocked else 0
     lattice = np.indices((rows, n + 1, most_blocked + 1))
     row, outputs, blocked = lattice.reshape(3, -1)
     remaining = n - outputs - blocked
@@ -187,12 +194,12 @@ def _background(n: int, rows: int, kinds: Fillers) -> _Splits:
         - gammaln(outputs + 1)
         - gammaln(blocked + 1)
         - gammaln(remaining + 1)
-        - n * math.log(1 + sum(kinds))
+        - n * math.log(1 + sum(filler_numbers))
     )
     log_probability = (
         log_probability
-        + xlogy(blocked, kinds.blocked)
-        + xlogy(remaining, kinds.loud + kinds.silent)
+        + xlogy(blocked, filler_numbers.blocked)
+        + xlogy(remaining, filler_numbers.loud + filler_numbers.silent)
     )
     return _Splits(row, outputs, blocked, remaining, np.exp(log_probability))
 
@@ -209,7 +216,7 @@ class Slopes(NamedTuple):
 
 def excess(
     cells_of_task: list[Cell],
-    kinds: Fillers,
+    filler_numbers: Fillers,
     C: float,
     kappa: int,
     alpha: float,
@@ -236,10 +243,10 @@ def excess(
 
     The excess is infinite if a logit may exceed `LARGEST_LOGIT`.
     """
-    # All attention together is 1, so that |v| bounds the logits that come from it.
-    # `noise_gain` bounds the factor 1 + κ v h B of γ.
-    noise_gain = 1.0 + max(kappa, 0) * abs(v)
-    largest_logit = abs(v) + abs(gamma if alpha else 0.0) * noise_gain
+    # The attention weights sum to 1, so that |v| bounds the logits that attention
+    # gives. The factor 1 + κ v h B of γ is at most this large.
+    largest_gain = 1.0 + max(kappa, 0) * abs(v)
+    largest_logit = abs(v) + abs(gamma if alpha else 0.0) * largest_gain
     if largest_logit > LARGEST_LOGIT:
         zeros = np.zeros(len(strength))
         return Slopes(
@@ -254,7 +261,7 @@ def excess(
     probabilities = [cell.probability.sum() for cell in cells_of_task]
     shares = np.bincount(groups, probabilities).astype(np.float64)
     mean = _MeanOverSentences(
-        kinds=kinds,
+        filler_numbers=filler_numbers,
         C=C,
         kappa=kappa,
         alpha=alpha,
@@ -297,7 +304,7 @@ class _Noise(NamedTuple):
 class _AttentionSlopes(NamedTuple):
     """Derivatives of a cell's excess with respect to v times the attention on a word.
 
-    The excess is summed over the kinds, weighted with their probabilities.
+    The excess is summed over the kinds of sentences, weighted with their probabilities.
     """
 
     scored: float  # with respect to vA, A the attention on a word with the score λ
@@ -313,7 +320,7 @@ class _MeanOverSentences:
 
     def __init__(
         self,
-        kinds: Fillers,
+        filler_numbers: Fillers,
         C: float,
         kappa: int,
         alpha: float,
@@ -322,7 +329,7 @@ class _MeanOverSentences:
         gamma: float,
         shares: Array,
     ) -> None:
-        self.kinds = kinds
+        self.filler_numbers = filler_numbers
         self.C = C
         self.kappa = kappa
         self.alpha = alpha
@@ -339,9 +346,9 @@ class _MeanOverSentences:
     def add(self, cell: Cell) -> None:
         """Add the sentences of a cell."""
         # Together the words with the score λ have the attention scored
-        # e^λ/Z = sigmoid(ln(scored e^λ/unscored)). All other words have the rest. In
-        # this form nothing overflows. In a bigram (q, y) the word y has the score λ and
-        # q the score 0, so that both logarithms are finite.
+        # e^λ/Z = sigmoid(ln(scored e^λ/unscored)). All other words have the rest of the
+        # attention. In this form nothing overflows. In a bigram (q, y) the word y has
+        # the score λ and q the score 0, so that both logarithms are finite.
         log_ratio = float(self.strength[cell.group])
         log_ratio = log_ratio + math.log(cell.scored) - math.log(cell.unscored)
         scored_share = math.exp(-np.logaddexp(0.0, -log_ratio))
@@ -395,7 +402,7 @@ class _MeanOverSentences:
         """Add the loss of a cell and the derivative with respect to γ.
 
         The loss is the divergence of the predicted odds of noise against y from the
-        true ones, plus the loss of y and noise together against all other words. The
+        true odds, plus the loss of y and noise together against all other words. The
         other derivatives are returned.
         """
         noise = self._noise(cell, logits, A, B)
@@ -449,17 +456,22 @@ class _MeanOverSentences:
         It is the mean over the counts of the fillers, with its derivatives with respect
         to ``logit`` (``by_top``), to β = vB and to ``logits.rest``.
         """
-        # The n words are spread over y and all kinds of fillers. The density sets the
-        # nodes of the integral. It must be positive, even if n = 0.
-        words = 1 + self.kinds.loud + self.kinds.silent + self.kinds.blocked
+        # The n words are spread over y and all fillers. The density sets the nodes of
+        # the integral. The density must be positive, even if n = 0.
+        different_words = (
+            1
+            + self.filler_numbers.loud
+            + self.filler_numbers.silent
+            + self.filler_numbers.blocked
+        )
         return shared_log_loss(
             top=logit,
             beta=self.v * B,
             log_rest=logits.rest,
             tokens=cell.remaining,
-            labels=self.kinds.loud,
-            silent=self.kinds.silent,
-            density=max(cell.n, 1) / words,
+            labels=self.filler_numbers.loud,
+            silent=self.filler_numbers.silent,
+            density=max(cell.n, 1) / different_words,
         )
 
     @staticmethod

@@ -77,12 +77,13 @@ class RecallTask:
     `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first
     H - 1 words. The other words are not q, so that no bigram with q arises by accident
     and the counts have exactly the law ``counts``. With the law "markov" the other
-    words are uniform among all words but q; for `Counts.sentence` this is the law of
-    the Markov chain described there. With "planted", the law of the paper's
-    experiments, the other words are neither triggers nor τ. Unless ``counts`` is given,
-    there is then one bigram (q, y), and with noise also one (q, τ). With noise this law
-    allows only one trigger. See docs/theory.md, "In-context recall"; *How Transformers
-    Learn In-Context Recall Tasks?*, experiments.
+    words are uniform among all words but q. With the counts of `Counts.sentence` the
+    sentences have the law of words that are drawn from left to right, as described
+    there. With "planted", the law of the paper's experiments, the other words are
+    neither triggers nor τ. Unless ``counts`` is given, there is then one bigram (q, y),
+    and with noise also one (q, τ). With noise this law allows only one trigger. See
+    docs/theory.md, "In-context recall"; *How Transformers Learn In-Context Recall
+    Tasks?*, experiments.
 
     Parameters
     ----------
@@ -137,7 +138,9 @@ class RecallTask:
             self.noise_word = self._word("noise_word", noise_word)
         self.triggers = self._words("triggers", triggers, first=0)
         # Outputs that are given by their number follow triggers given by their number.
-        first_output = int(self.triggers.max()) + 1 if _is_count(triggers) else 0
+        first_output = 0
+        if _is_number_of_words(triggers):
+            first_output = int(self.triggers.max()) + 1
         self.outputs = self._words("outputs", outputs, first=first_output)
         self._check_words()
         self.alpha = noise_level("alpha", alpha)
@@ -160,11 +163,11 @@ class RecallTask:
         self.counts = self._laws(counts)
         self._check_length()
 
-        # The arguments by name, from which a sweep can make the task again. They are
-        # None if the task has words of its own, which numbers do not describe.
+        # The arguments by name, from which a sweep can make the task again; None if the
+        # task has words of its own, which numbers do not describe.
         self.parts: dict[str, Any] | None = None
-        only_counts = _is_count(triggers) and _is_count(outputs)
-        if only_counts and self.noise_word == self.V - 1:
+        only_numbers = _is_number_of_words(triggers) and _is_number_of_words(outputs)
+        if only_numbers and self.noise_word == self.V - 1:
             given_probs = None
             if probs is not None:
                 given_probs = tuple(np.asarray(probs, dtype=np.float64).tolist())
@@ -393,7 +396,8 @@ class RecallTask:
     def _outputs_of(self, words: Words) -> Words:
         """Output of each sentence; refuse sentences that the task cannot produce."""
         q = words[:, -1:]
-        # The outputs that follow the trigger, and -1 at all other places.
+        # The outputs that follow the trigger, and -1 at all other places: where another
+        # word than the trigger precedes, and where noise follows.
         after_trigger = np.where(words[:, :-1] == q, words[:, 1:], -1)
         after_trigger[after_trigger == self.noise_word] = -1
         output = after_trigger.max(axis=1)  # -1 if there is none
@@ -520,19 +524,22 @@ class RecallTask:
         law_of_trigger = np.array([index_of[law] for law in self.counts])
         law_of_sentence = law_of_trigger[trigger]
         for law, index in index_of.items():
-            of_law = np.flatnonzero(law_of_sentence == index)
+            sentences_of_law = np.flatnonzero(law_of_sentence == index)
             possible_pairs = np.flatnonzero(law.pmf)
             # A uniform number selects the pair between whose edges it falls, see
             # `sentences`.
             edges = np.cumsum(law.pmf.ravel()[possible_pairs])[:-1]
-            drawn = np.searchsorted(edges, uniform[of_law], side="right")
-            # The flat index of a pair is c × (number of columns) + c_τ.
+            drawn = np.searchsorted(edges, uniform[sentences_of_law], side="right")
             pair = possible_pairs[drawn]
-            c[of_law], c_tau[of_law] = np.divmod(pair, law.pmf.shape[1])
+            # The flat index of a pair is c × (number of columns) + c_τ.
+            number_of_columns = law.pmf.shape[1]
+            drawn_c, drawn_c_tau = np.divmod(pair, number_of_columns)
+            c[sentences_of_law] = drawn_c
+            c_tau[sentences_of_law] = drawn_c_tau
         return c, c_tau
 
 
-def _is_count(words: int | Sequence[int] | Words) -> bool:
+def _is_number_of_words(words: int | Sequence[int] | Words) -> bool:
     """Whether words are given by their number, and not one by one."""
     return isinstance(words, int | np.integer)
 

@@ -88,7 +88,7 @@ class Training(Family):
     triggers : int, optional
         By default 5, or 1 with noise.
     batch, M : int
-        Number of sentences in a step. They are fresh, unless there are M fixed
+        Number of sentences in a step. The sentences are fresh, unless there are M fixed
         sentences, which are taken one batch after the other.
     scale : float, optional
         Standard deviation of the initial entries times √(2V), or 0 to start from zero;
@@ -102,8 +102,8 @@ class Training(Family):
     V, outputs, alpha, H, law, weights, kappa, gamma, v, seed
         As in `Recall`.
     eta, epsilon, above, method, max_steps
-        As for every `Family`; targets are for the loss of a batch, and by default there
-        is none.
+        As for every `Family`; a target is for the loss of a batch, and by default there
+        is no target.
 
     Examples
     --------
@@ -305,8 +305,10 @@ def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed
     less time than the start of processes. The results come in the order of the
     problems, and are the same for any number of processes.
     """
-    words = sum(problem.max_steps * problem.batch * problem.H for problem in problems)
-    if words <= few * len(problems):
+    total_words = sum(
+        problem.max_steps * problem.batch * problem.H for problem in problems
+    )
+    if total_words <= few * len(problems):
         return [*map(_observed, problems)]
     # This import is slow, and only long runs need it.
     from icl_theory.sweeps.workers import processes

@@ -1,8 +1,8 @@
 """Value and feed-forward matrices: two published ways to write the same transformer.
 
 A word x has two embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before
-another one. They are the unit vectors of the columns x and V + x. τ is the noise word,
-q a trigger, v the scale of the values 𝒱, and F the feed-forward matrix.
+another one. The embeddings are the unit vectors of the columns x and V + x. τ is the
+noise word, q a trigger, v the scale of the values 𝒱, and F the feed-forward matrix.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 
 
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
-    """Return the log-odds of noise in the sentences, or without them in the task.
+    """Return the log-odds of noise in the sentences, or in the task without sentences.
 
-    If the task has no noise, they have no effect, and are 0. If one of the two kinds of
-    answers does not occur in the sentences, it counts as half an answer, so that the
-    log-odds are finite.
+    If the task has no noise, the log-odds have no effect, and are 0. If one of the two
+    kinds of answers does not occur in the sentences, it counts as half an answer, so
+    that the log-odds are finite.
     """
     if not task.alpha:
         return 0.0

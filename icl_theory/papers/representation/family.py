@@ -2,8 +2,9 @@
 
 Softmax heads predict the answers of all tokens from the labels of a few.
 `Representation` draws the dictionary and the start, and `DictionaryRisk` is the loss of
-the heads. There are K tokens, each with a representation z of m numbers and each a
-query, N labels, M tokens over which softmax runs, and H heads.
+the heads. There are K tokens, each with a representation z of m numbers, and each token
+is also a query. A prompt has N labels, softmax runs over M tokens, and there are H
+heads.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class DictionaryRisk(WithStart, Risk):
     .. math:: \frac1{2K}\sum_k \bigl(|Z_N b_k - z_k|^2 +
         \sigma^2|b_k - c_k|^2\bigr), \qquad b_k = \sum_h w_{hk} a_{hk}
 
-    The columns of Z, (m, K), are the tokens' representations. The first N of them,
-    :math:`Z_N`, have labels. Softmax runs over the first M tokens, and :math:`a_{hk}`
-    is the attention of head h and query k on the N labelled ones. The column
-    :math:`c_k` is the unit vector of token k if the answer to query k is the noisy
-    label of this token, and zero if the answer is free of noise.
+    The columns of Z, (m, K), are the tokens' representations. The first N columns,
+    :math:`Z_N`, belong to the tokens with labels. Softmax runs over the first M tokens,
+    and :math:`a_{hk}` is the attention of head h and query k on the N labelled ones.
+    The column :math:`c_k` is the unit vector of token k if the answer to query k is the
+    noisy label of this token, and zero if the answer is free of noise.
 
     The parameters, (H, P + MK), have a row for each head: its P output weights, and
     then its scores, (M, K). P is 1 if one weight serves all queries, and K otherwise.
@@ -96,8 +97,8 @@ class DictionaryRisk(WithStart, Risk):
         coefficient_gradient = self._coefficient_gradient(errors)
         # As b_k = Σ_h w_hk a_hk, the derivative with respect to w_hk is the mean of
         # g = ∂loss/∂b_k, weighted by the attention a of head h and query k. The
-        # derivative with respect to the score s_m of token m contains the same mean:
-        # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
+        # derivative with respect to the score s_j of token j contains the same mean:
+        # ∂loss/∂s_j = w_hk a_j (g_j - Σ_i a_i g_i).
         mean_gradient = np.einsum(
             "...hmk,...mk->...hk", attention, coefficient_gradient
         )
@@ -120,8 +121,8 @@ class DictionaryRisk(WithStart, Risk):
     def _coefficient_gradient(self, errors: _PredictionErrors) -> Array:
         """Return ∂loss/∂b_k = (Z_Nᵀ(Z_N b_k - z_k) + σ²(b_k - c_k))/K, (..., M, K)."""
         K = self.Z.shape[1]
-        # Attention on tokens beyond N multiplies labels of zero, so that the loss does
-        # not depend on it, and these rows stay zero.
+        # Attention on tokens beyond N multiplies labels of zero. The loss does not
+        # depend on this attention, so that the rows of these tokens stay zero.
         gradient = np.zeros((*errors.deviation.shape[:-2], self.attended, K))
         gradient[..., : self.labelled, :] = (
             self._labelled_Z.T @ errors.residual + self.noise**2 * errors.deviation
@@ -208,7 +209,7 @@ class DictionaryRisk(WithStart, Risk):
         return float(losses[better_sign].mean())
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Distance ``off`` of the coefficients from those of ridge regression."""
+        """Distance ``off`` of the coefficients from ``ridge``."""
         difference = self._coefficients(params) - self.ridge
         return {"off": np.asarray(np.linalg.norm(difference))}
 
@@ -313,8 +314,8 @@ class DictionaryRisk(WithStart, Risk):
         """Return the loss of each prompt, (B,), and its gradient, (B, H, P + MK).
 
         The loss of a prompt is Σ_k e_k²/(2K) with e_k = Σ_h w_hk ȳ_hk - answer_k. The
-        average ȳ_hk = Σ_m a_hkm y_m of the labels changes with the score of token m by
-        a_hkm (y_m - ȳ_hk).
+        average of the labels is ȳ_hk = Σ_j a_hkj y_j. Its derivative with respect to
+        the score of token j is a_hkj (y_j - ȳ_hk).
         """
         labels, answers = prompts
         output, scores = self._split(params)
@@ -327,7 +328,7 @@ class DictionaryRisk(WithStart, Risk):
         average_gradient = output * prediction_gradient  # (B, H, K)
         centred_labels = labels[:, None, None] - averages[..., None]
         score_gradient = average_gradient[..., None] * attention * centred_labels
-        # Parameters have the scores as (M, K), and the attention here is (K, M).
+        # The parameters have scores (M, K), but ``attention`` has the axes (K, M).
         score_gradient = score_gradient.swapaxes(2, 3)
         flat_score_gradient = score_gradient.reshape(len(labels), len(params), -1)
         output_gradient = prediction_gradient * averages

@@ -44,8 +44,10 @@ def slowing(problem: Representation) -> float:
     falls like 1/t.
     """
     run = problem.changed(above=EXCESSES[-1]).simulate()
-    first, second, third = (_first_step_at(run, excess) for excess in EXCESSES)
-    return (third - second) / (second - first)
+    first_step, second_step, third_step = (
+        _first_step_at(run, excess) for excess in EXCESSES
+    )
+    return (third_step - second_step) / (second_step - first_step)
 
 
 def _first_step_at(run: Trajectory, excess: float) -> int:
@@ -139,12 +141,12 @@ def ridge_regression(quick: bool) -> Claim:
 
 
 def constructed_heads(coefficients: Array) -> Array:
-    """Return parameters of two heads whose coefficients are these, (N, K).
+    """Return parameters of two heads that together have these coefficients, (N, K).
 
     One head adds the positive coefficients, and the other head subtracts the absolute
-    values of the negative ones. Each head has an output weight for each query. It is
-    the sum of the query's coefficients in this head, because the attention of the query
-    sums to 1.
+    values of the negative ones. Each head has an output weight for each query. The
+    output weight is the sum of its products with the attention on all labels, because
+    the attention of the query sums to 1.
     """
     positive = np.maximum(coefficients, 0.0)
     negative = np.maximum(-coefficients, 0.0)
@@ -201,9 +203,9 @@ def labels_alone(quick: bool) -> Claim:
         one_weight = problem.changed(output="head").simulate()
         per_head.append(excess_over(ridge_loss, one_weight))
     constructed = max(constructed_excesses)
-    # Runs stop at a loss 1e-8 above the loss of ridge regression. As that loss is about
-    # 0.1 or more, the relative excess is about 1e-7 or less. With one output weight a
-    # head the excess is 25 % or more.
+    # Runs stop at a loss 1e-8 above the loss of ridge regression. As ridge regression
+    # has a loss of about 0.1 or more, the relative excess is about 1e-7 or less. With
+    # one output weight a head the excess is 25 % or more.
     reaches_ridge = constructed < 1e-12 and max(per_token) < 2e-7
     return Claim.of(
         reaches_ridge and min(per_head) > 0.1,
@@ -227,15 +229,15 @@ def need_of_heads(quick: bool) -> Claim:
         above=1e-8, max_steps=2 * 10**4 if quick else 10**5, method=method
     )
     single_floor = base.changed(heads=1).risk().floor()
-    pair = base.changed(heads=2).simulate()
-    four = run_of_published(base.seed, method)
+    two_head_run = base.changed(heads=2).simulate()
+    four_head_run = run_of_published(base.seed, method)
     # The excess of two heads at the last step, and at step 10⁴.
-    late_excess = float(pair.loss[-1] - pair.floor)
-    early_excess = float(pair.at(10**4).loss - pair.floor)
+    late_excess = float(two_head_run.loss[-1] - two_head_run.floor)
+    early_excess = float(two_head_run.at(10**4).loss - two_head_run.floor)
     share_left = late_excess / early_excess
     # Linear convergence would have made the excess negligible since step 10⁴. If more
-    # than half of it is left, descent stalls.
-    pair_stalls = not pair.converged and share_left > 0.5
+    # than half of that excess is left, descent stalls.
+    pair_stalls = not two_head_run.converged and share_left > 0.5
     verdict = "holds, loose: two heads suffice"
     if pair_stalls:
         verdict = (
@@ -244,13 +246,16 @@ def need_of_heads(quick: bool) -> Claim:
         )
     # The floor of one head is 38 % higher than ridge regression. Any smaller bound well
     # above rounding would do.
-    single_is_worse = single_floor > 1.2 * four.floor
+    single_is_worse = single_floor > 1.2 * four_head_run.floor
     return Claim.of(
-        single_is_worse and four.converged and (pair_stalls or pair.converged),
+        single_is_worse
+        and four_head_run.converged
+        and (pair_stalls or two_head_run.converged),
         f"K = {base.K}, m = {base.m}, N = {base.N}, σ = {base.noise:g}",
-        f"floor {single_floor:.4f} (weights of one sign, one head), {four.floor:.4f}"
-        f" (ridge); above it by 1e-8 after {four.steps:,} steps (four heads); two heads"
-        f" are above it by {late_excess:.0e} after {pair.t[-1]:,} steps,"
+        f"floor {single_floor:.4f} (weights of one sign, one head),"
+        f" {four_head_run.floor:.4f} (ridge); above it by 1e-8 after"
+        f" {four_head_run.steps:,} steps (four heads); two heads are above it by"
+        f" {late_excess:.0e} after {two_head_run.t[-1]:,} steps,"
         f" {share_left:.2f} of the excess after 10⁴",
         verdict,
     )
@@ -296,7 +301,7 @@ def compare_ridges(Z: Array, N: int, tau: float) -> RidgeComparison:
         return np.asarray(np.linalg.solve(gram + ridge * np.eye(N), cross_moments))
 
     def mean_error(B: Array) -> float:
-        """Return E |t - Bᵀy|²/K, with E |t|² - 2 tr Bᵀ E ytᵀ + tr Bᵀ E yyᵀ B."""
+        """Return E |t - Bᵀy|²/K, as (E |t|² - 2 tr Bᵀ E ytᵀ + tr Bᵀ E yyᵀ B)/K."""
         squares = (
             np.sum(Z_other**2)
             - 2.0 * np.sum(B * cross_moments)

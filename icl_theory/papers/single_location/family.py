@@ -4,9 +4,9 @@
 differ in the parameters that are trained.
 
 The unit vector k* is the direction of the mean of the informative token, and v* is the
-direction in which its label is read. Attention has the scores k·X of the tokens X and
-averages their values v·X. The overlaps are κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
-ρ = k·v.
+direction in which its label is read. Attention has the scores k·X of the tokens X. It
+adds up their values v·X, weighted by a function of the scores. The overlaps are
+κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and ρ = k·v.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ LARGEST_STEP = 0.25
 # A generous bound on the numbers that a `TokenRisk` holds in memory for each node.
 NUMBERS_OF_NODE = 2000
 # The parameters (k, v, b) have nine coordinates: four of k, four of v and the bias b.
-# On the manifold five of them are free. These are κ and κ', the coordinates of k along
-# the axes 0 and 2; ν and ν', the coordinates of v along the axes 1 and 3; and b. All
-# other coordinates are zero. The matrix, (5, 9), selects the free coordinates.
+# On the manifold of `SoftmaxRisk` five of them are free. These are κ and κ', the
+# coordinates of k along the axes 0 and 2; ν and ν', the coordinates of v along the axes
+# 1 and 3; and b. All other coordinates are zero. The matrix, (5, 9), selects the free
+# coordinates.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
@@ -138,16 +139,16 @@ class SeparateRisk(WithStart, Risk):
         unit, lengths = _normalised(params)
         scale = self.problem.scale_at(step)
         informative = self._informative(unit, scale)
-        others = self._uninformative(scale)
-        loss = self._loss(unit, informative, others)
-        by_vectors = self._derivatives(unit, informative, others)
+        uninformative = self._uninformative(scale)
+        loss = self._loss(unit, informative, uninformative)
+        by_vectors = self._derivatives(unit, informative, uninformative)
         return loss, _by_directions(by_vectors, unit, lengths)
 
     def gradients(self, states: Array) -> Array:
         """Gradients at n states, (n, 2, D)."""
         unit, lengths = _normalised(states)
-        # Several states are taken at once only if the loss is the same at all steps.
-        # The factor of step 0 is then the factor of all steps.
+        # The engine asks for several states at once only if the loss is the same at all
+        # steps. The factor of step 0 is then the factor of all steps.
         scale = self.problem.scale_at(0)
         informative = self._informative(unit, scale)
         by_vectors = self._derivatives(unit, informative, self._uninformative(scale))
@@ -162,7 +163,7 @@ class SeparateRisk(WithStart, Risk):
         """
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread  # γ
-        # The axis of the nodes x comes after those of k and v.
+        # The axis of the nodes x comes after the axes of k and v.
         kappa, eta, theta, nu, rho = _overlaps(unit)[..., None]
         # The score is k·X_J = aκ + g x with a standard normal x.
         x, probs, f, slope = self._activations(mean=a * kappa, spread=g, scale=scale)
@@ -249,7 +250,10 @@ class SeparateRisk(WithStart, Risk):
     # factor falls. All risks share the cache, which keeps at most eight risks alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _uninformative(self, scale: float) -> _Uninformative:
-        """Return the moments of an uninformative token, for a factor of the scores."""
+        """Return the moments of an uninformative token.
+
+        ``scale`` is the factor λ of the scores.
+        """
         z, probs, h, _ = self._activations(mean=0.0, spread=1.0, scale=scale)
         hz = h * z
         return _Uninformative(
@@ -333,8 +337,9 @@ class SoftmaxRisk(WithStart, Risk):
         """Return the trainer on sampled prompts that stays on the manifold."""
         # The trainer has the parameters (k, v, b), with four coordinates each for k and
         # v. They are linear functions of the five free parameters.
-        whole = LocationTrainer(self.problem, self.start @ ON_MANIFOLD, batch, seed)
-        on_manifold = Pullback(whole, Linear(ON_MANIFOLD.T, self.start))
+        full_start = self.start @ ON_MANIFOLD
+        full_trainer = LocationTrainer(self.problem, full_start, batch, seed)
+        on_manifold = Pullback(full_trainer, Linear(ON_MANIFOLD.T, self.start))
         return SampledPullback(on_manifold)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -344,7 +349,8 @@ class SoftmaxRisk(WithStart, Risk):
         through two moments, γ²E[a_J] and E[γ²a_J² + Σ a_l²]. Here J is the informative
         token, and the sum is over all other tokens l. Let o be the average of the
         values, weighted by a, if J has the value γ and all other values have the mean 0
-        and the variance 1. Both moments follow from losses of o.
+        and the variance 1. Both moments follow from the losses of o with the targets γ
+        and 0.
         """
         # κ' is the coordinate of k orthogonal to k*, and ν' is the coordinate of v
         # orthogonal to v*.
@@ -358,20 +364,21 @@ class SoftmaxRisk(WithStart, Risk):
         tokens, slopes = self._tokens(next_power_of_two(r * max(1.0, p.spread)))
         moments = tokens.moments(slopes @ [r, kappa, bias])
 
-        # Half the mean squares of o - γ and of o. The four queries are the two targets
-        # γ and 0, each with the informative token first or later.
-        error, square = moments.loss.reshape(2, 2) @ first_or_later
+        # The losses with the targets γ and 0 are E[(o - γ)²]/2 and E[o²]/2. The four
+        # queries are the two targets, each with the informative token first or later.
+        gamma_loss, zero_loss = moments.loss.reshape(2, 2) @ first_or_later
         # -γE[o], which is -γ² times the mean attention on the informative token
-        overlap = error - square - 0.5 * g2
+        overlap = gamma_loss - zero_loss - 0.5 * g2
         # |v|² E[o²]/2 - νγE[o] + E[y²]/2
-        loss = v_square * square + nu * overlap + 0.5 * (g2 + p.noise**2)
+        loss = v_square * zero_loss + nu * overlap + 0.5 * (g2 + p.noise**2)
 
         # A name by_z is the derivative of the loss with respect to z. The loss depends
-        # on ``error`` and ``square`` through ``overlap``, and on ``square`` also
-        # directly.
-        by_error_and_square = [nu, v_square - nu]
-        by_moment = np.outer(by_error_and_square, first_or_later).ravel()  # (4,)
-        # Nodes u, queries q and the parameters p of the scores, (r, κ, b)
+        # on ``gamma_loss`` and ``zero_loss`` through ``overlap``, and on ``zero_loss``
+        # also directly.
+        by_losses = [nu, v_square - nu]
+        by_moment = np.outer(by_losses, first_or_later).ravel()  # (4,)
+        # The index u is for nodes, q for queries, and p for the parameters (r, κ, b) of
+        # the scores.
         by_r, by_kappa, by_bias = np.einsum(
             "uq,uqp,q->p", moments.gradient, slopes, by_moment
         )
@@ -380,7 +387,7 @@ class SoftmaxRisk(WithStart, Risk):
         by_k = np.zeros(2)
         if r:
             by_k = by_r * np.array([kappa, kappa_across]) / r
-        by_v = 2.0 * square * np.array([nu, nu_across]) + [overlap, 0.0]
+        by_v = 2.0 * zero_loss * np.array([nu, nu_across]) + [overlap, 0.0]
         return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
     # The cache helps because many steps of descent use the same nodes. All risks share
@@ -392,8 +399,8 @@ class SoftmaxRisk(WithStart, Risk):
         The nodes are fine enough for scores of a standard deviation up to ``largest``.
         The derivatives, (U, 4, 3), are with respect to (r, κ, b) at U nodes for four
         queries. The first two queries have the target γ, and the last two the target 0.
-        Of each two, the first has the informative token in the first position, and the
-        second has it in a later one.
+        In each of these pairs, the first query has the informative token in the first
+        position, and the second query has it in a later position.
         """
         p = self.problem
         # Weights grow like e^(r x) or e^(r γ x) with the score r x or r γ x. With this
@@ -649,13 +656,13 @@ class SingleLocation(Family):
 
     def _drawn_start(self) -> Array:
         """Return the trained parameters for random unit vectors k and v."""
-        drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
+        drawn_vectors = np.random.default_rng(self.seed).normal(size=(2, self.d))
         # Outside the span of k* and v*, the first two axes, k and v span two more
         # dimensions. The first new axis is along the part of k outside this span, so
         # that v alone has a coordinate along the second one. In R of the QR
         # factorisation, (2, 2), the columns are these coordinates of k and v.
-        _, triangle = np.linalg.qr(drawn[:, 2:].T)
-        start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
+        _, triangle = np.linalg.qr(drawn_vectors[:, 2:].T)
+        start = np.concatenate([drawn_vectors[:, :2], triangle.T], axis=1)
         if self.start == "manifold":
             # k and v are rows of ``start``, which is changed in place. k is made
             # orthogonal to v*, and v to k* and to k.
@@ -686,8 +693,8 @@ class SingleLocation(Family):
         """
         reduced = np.array(self.risk().initial)
         if self.attention == "softmax":
-            *on_manifold, bias = reduced @ ON_MANIFOLD
-            reduced = np.reshape(on_manifold, (2, 4))
+            *k_and_v, bias = reduced @ ON_MANIFOLD
+            reduced = np.reshape(k_and_v, (2, 4))
         elif not self._on_sphere:
             reduced = (reduced @ ON_MANIFOLD[:4, :8]).reshape(2, 4)
         whole = np.pad(reduced, ((0, 0), (0, self.d - 4)))
@@ -721,11 +728,11 @@ class SingleLocation(Family):
     def bayes(self) -> Array:
         r"""Return the softmax parameters that give the posterior mean if γ = 1.
 
-        The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds
-        of the first position.
+        The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v*, and as the bias
+        the log odds of the first position against one other position.
         """
-        # The probability of the first position, divided by the probability of another
-        # one.
+        # The probability of the first position, divided by the probability of one other
+        # position.
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
 

@@ -1,6 +1,6 @@
 """Single-location regression on sampled prompts, in any number of dimensions.
 
-Nothing here shares a formula with the exact risks, so that samples and exact risks
+This module shares no formula with the exact risks, so that samples and exact risks
 check each other. In four dimensions the expectations of losses and gradients are the
 exact losses and gradients. Stochastic descent needs all d dimensions: the noise of a
 batch has a part in each of them, which lengthens k and v, or turns them if their
@@ -114,7 +114,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         return Prompts(tokens, label, np.full(size, p.scale))
 
     def prompts(self, step: int = 0) -> Prompts:
-        """Return the B prompts of a step, with its factor of the scores."""
+        """Return the B prompts of a step, with the factor of their scores."""
         scale = self.problem.scale_at(step)
         return super().prompts(step)._replace(scale=np.full(self.batch, scale))
 
@@ -126,7 +126,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts, and its gradient."""
-        # The parameters and the prompts are those of one run.
+        # ``params`` and ``prompts`` belong to one run.
         losses, gradients = self.evaluate_runs(params[None], prompts)
         return float(losses[0]), gradients[0]
 

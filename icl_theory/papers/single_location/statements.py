@@ -71,24 +71,24 @@ def on_the_manifold(quick: bool) -> Claim:
     """erf: from the manifold descent ends at (k*, v*) or (-k*, -v*), after an escape
     that takes ~ ln d steps
     """
-    ends = []
+    end_overlaps = []
     escapes = []
     for d in (10**2, 10**4, 10**6):
         escape_steps = []
         for seed in range(1 if quick else 4):
             run = PUBLISHED.changed(seed=seed, d=d).simulate()
             kappa_and_nu = run.observed["overlaps"][:, :2]
-            ends.append(kappa_and_nu[-1])
+            end_overlaps.append(kappa_and_nu[-1])
             # The first saved state with κν > ¼. At the start κν is near 0, and it tends
             # to 1. Any number well between them would do.
             escape = np.argmax(kappa_and_nu.prod(axis=1) > 0.25)
             escape_steps.append(run.t[escape])
         escapes.append(float(np.mean(escape_steps)))
-    sizes = np.abs(ends)
-    have_equal_signs = min(np.prod(ends, axis=1)) > 0.0
-    # If escapes grow like ln d, each factor of 100 in d takes the same time. If they
-    # grew like a power of d, the second rise would be several times the first. The
-    # bound allows for the error that few starts leave.
+    sizes = np.abs(end_overlaps)
+    have_equal_signs = min(np.prod(end_overlaps, axis=1)) > 0.0
+    # If escapes grow like ln d, each factor of 100 in d adds the same number of steps.
+    # If they grew like a power of d, the second rise would be several times the first.
+    # The bound allows for the error that few starts leave.
     first_rise, second_rise = np.diff(escapes)
     is_logarithmic = abs(second_rise / first_rise - 1.0) < 0.5
     return Claim.of(
@@ -139,7 +139,7 @@ def least_erf(problem: SingleLocation) -> float:
     """Return the least loss over λ with k = k* and v = v*.
 
     The search is over λ from e^-7 to e^2, cautious bounds around the best λ of all
-    problems here.
+    problems in this module.
     """
     base = problem.changed(attention="erf", start="sphere")
     solution = np.eye(2, 4)  # k along the first axis, v along the second
@@ -165,14 +165,14 @@ def least_linear(problem: SingleLocation) -> float:
     """
     mean_score = math.sqrt(problem.snr)
     variance = problem.spread**2  # of the informative token's score, and of its value
-    uninformative = problem.N - 1.0
+    other_tokens = problem.N - 1.0
     # Second moments of ΣV and ΣsV, and their mean products with the label, which is the
     # value of the informative token plus noise. All values have the mean zero and are
     # independent of the scores.
     informative_moments = variance * np.array(
         [[1.0, mean_score], [mean_score, mean_score * mean_score + variance]]
     )
-    moments = informative_moments + uninformative * np.eye(2)
+    moments = informative_moments + other_tokens * np.eye(2)
     label_moments = variance * np.array([1.0, mean_score])
     explained = label_moments @ np.linalg.solve(moments, label_moments)
     return 0.5 * float(variance + problem.noise**2 - explained)
@@ -183,16 +183,16 @@ def many_dimensions(quick: bool) -> Claim:
     """erf with the best λ reaches the noise, and so the Bayes risk, as snr = d/2 grows
     at fixed N
     """
-    sizes = (10**2, 10**3, 10**4)
+    dimensions = (10**2, 10**3, 10**4)
     N = 4 if quick else 10
-    losses = [least_erf(PUBLISHED.changed(snr=d / 2.0, N=N)) for d in sizes]
+    losses = [least_erf(PUBLISHED.changed(snr=d / 2.0, N=N)) for d in dimensions]
     # Each factor of 10 in d divides the loss by 4.7 or more.
     is_falling = all(
         before > 4.0 * after for before, after in itertools.pairwise(losses)
     )
     return Claim.of(
         is_falling,
-        f"N = {N}, γ = 0.71, d = {listed(sizes)}",
+        f"N = {N}, γ = 0.71, d = {listed(dimensions)}",
         f"loss {listed(losses, '.1e')}",
     )
 
@@ -243,9 +243,9 @@ def against_others(quick: bool) -> Claim:
         # The last signal is twice the one before it.
         return math.log(losses[-1] / losses[-2]) / math.log(2.0)
 
-    # An exponential fall has an exponent that grows in size with the signal. Here the
-    # last doubling of the signal divides the loss of softmax by 60 or more, so that
-    # its exponent is below -5.9.
+    # An exponential fall has an exponent that grows in size with the signal. The last
+    # doubling of the signal divides the loss of softmax by 60 or more, so that its
+    # exponent is below -5.9.
     return Claim.of(
         exponent(softmax) < -4.0 and min(exponent(erf), exponent(linear)) > -1.0,
         f"N = 10, γ = 1, snr = {listed(signals, 'g')}",

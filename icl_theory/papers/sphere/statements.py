@@ -37,7 +37,7 @@ def predicted(problem: Sphere) -> float | None:
         n = d - 1
 
     This κ minimises the sum of the squared bias :math:`C\kappa^{-p}` and the variance
-    of the noise in the answer, and :math:`|S^n|` is the area of the sphere. See
+    of the noise in the prediction, and :math:`|S^n|` is the area of the sphere. See
     docs/theory/sphere.md, "The best κ".
     """
     if not problem.noise:
@@ -51,10 +51,11 @@ def predicted(problem: Sphere) -> float | None:
         + 0.5 * problem.d * math.log(math.pi)
         - math.lgamma(0.5 * problem.d)
     )
-    log_ratio = math.log(2.0 * p * C * problem.N / n)
-    log_ratio -= 2.0 * math.log(problem.noise)
-    log_ratio -= log_area
-    log_power = log_ratio + 0.5 * n * math.log(4.0 * math.pi)  # of κ^(n/2 + p)
+    # ln κ^(n/2 + p), first without the factor (4π)^(n/2)
+    log_power = math.log(2.0 * p * C * problem.N / n)
+    log_power -= 2.0 * math.log(problem.noise)
+    log_power -= log_area
+    log_power += 0.5 * n * math.log(4.0 * math.pi)
     return math.exp(log_power / (0.5 * n + p))
 
 
@@ -94,9 +95,9 @@ def _squared_bias(problem: Sphere) -> _SquaredBias:
 
 
 def untrained(**parameters: Any) -> Sphere:
-    """Return a problem of which only the risk is needed, and which is not trained.
+    """Return a problem that is not trained, because only its risk is needed.
 
-    Its learning rate is not used. A number is given because the rate "auto" would take
+    The learning rate is not used. A number is given because the rate "auto" would take
     longer to compute than the best κ.
     """
     return Sphere(eta=1.0, **parameters)
@@ -133,8 +134,8 @@ def longer_prompts(quick: bool) -> Claim:
 
 def growth(problems: list[Sphere]) -> NDArray[np.float64]:
     """Return the factor by which the best κ grows from each problem to the next."""
-    best = np.array([problem.risk().best for problem in problems])
-    return best[1:] / best[:-1]
+    best_of_problems = np.array([problem.risk().best for problem in problems])
+    return best_of_problems[1:] / best_of_problems[:-1]
 
 
 @row("sphere: slope and noise", SOURCE, bound="monotone")
@@ -275,8 +276,8 @@ def other_tasks(quick: bool) -> Claim:
         "cosine, L = 3:": cost("cosine", 3.0),
     }
     return Claim.of(
-        # That κ "serves" other tasks is a matter of degree. Here it means: at less than
-        # half of the cost for tasks with another L.
+        # That κ "serves" other tasks is a matter of degree. In this row the cost must
+        # be less than half of the cost for tasks with another L.
         max(same_slope.values()) < 0.5 * min(new_slope.values()),
         f"κ of linear tasks with L = 1, d = 5, σ = 1, N = {N:.0e}",
         f"more than the least loss by {named(same_slope | new_slope, '.1%')}",

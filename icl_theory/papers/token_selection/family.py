@@ -51,9 +51,10 @@ from icl_theory.papers.token_selection.heads import (
 )
 from icl_theory.tokens.sampled import softmax
 
-# All tokens x of an input have (x_selected - x)ᵀp >= 1 at a hard-margin solution p. A
-# token is on the margin if its product exceeds 1 by less than this slack. The slack is
-# far above rounding errors. A larger one would also count tokens near the margin.
+# All tokens x of an input except the selected one have (x_selected - x)ᵀp >= 1 at a
+# hard-margin solution p. A token is on the margin if its product exceeds 1 by less than
+# this slack. The slack is far above rounding errors. A larger one would also count
+# tokens near the margin.
 LOCAL_SLACK = 1e-6
 # `hard_margin` reports that there is no margin if the norm of the residual is smaller
 # than this. A margin that needs a norm |p| above 1e8, the reciprocal, is therefore not
@@ -62,7 +63,7 @@ LEAST_RESIDUAL = 1e-8
 # Squares of values up to this size are within the range of float64.
 LARGEST_VALUE = 1e150
 # Largest number n T d² of entries in the features of scores that are linear in a matrix
-# W. They take 8 MB. More would make steps slow; a cautious choice.
+# W. The features then take 8 MB. More would make steps slow; a cautious choice.
 MOST_FEATURES = 1e6
 
 
@@ -192,11 +193,11 @@ class SelectionRisk(Samplable[Inputs]):
         own, the functions ``rise`` of ``MARGIN_LOSSES``.
         """
         attention, _ = softmax(self._checked(params))
-        best = self._best
-        # This is a sum of terms that are small near the floor, and not a difference of
-        # outputs.
-        delta = np.sum(attention * (best[:, None] - self.values), axis=1)
-        return float(MARGIN_LOSSES[self.margin_loss].rise(best, delta).mean())
+        best_outputs = self._best
+        # ``delta`` is a sum of terms that are small near the floor, and not a
+        # difference of outputs.
+        delta = np.sum(attention * (best_outputs[:, None] - self.values), axis=1)
+        return float(MARGIN_LOSSES[self.margin_loss].rise(best_outputs, delta).mean())
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
@@ -269,8 +270,8 @@ def hard_margin(rows: Array) -> Array | None:
 def cosine(first: Array, second: Array) -> float:
     """Return the cosine of the angle between two vectors or two matrices.
 
-    Neither may be zero. The angle between matrices is the one in the Frobenius inner
-    product.
+    Neither of the two may be zero. The angle between matrices is the one in the
+    Frobenius inner product.
     """
     return float(
         np.sum(first * second) / np.linalg.norm(first) / np.linalg.norm(second)
@@ -459,7 +460,7 @@ class TokenSelection(Family):
 
     def validate(self) -> None:
         """Refuse parameters that do not fit what is trained or one another."""
-        # First of all, because the other checks use n, T and d.
+        # This comes first, because the other checks use n, T and d.
         self._take_shape_of_tokens()
         self._validate_shape("queries", (self.n, self.d))
         self._validate_shape("signs", (self.n,))
@@ -468,15 +469,16 @@ class TokenSelection(Family):
         self._validate_head()
         if self.trained == "KQ":
             self._validate_factors()
-        # Here a start given as a number is a float, and a start given as an array has
-        # become nested tuples.
+        # At this point a start given as a number is a float, and a start given as an
+        # array has become nested tuples.
         if not isinstance(self.start, float):
             self._validate_start(np.shape(self.start))
         elif self.trained == "W" and self.start > 0.0:
             # A random start is drawn for vectors and factors, not for a matrix W.
             raise argument_error("start", self.start, "0, or an array, for W")
-        features_of_matrix = self.n * self.T * self.d**2
-        if self.trained not in ("p", "pv") and features_of_matrix > MOST_FEATURES:
+        trains_matrix = self.trained not in ("p", "pv")
+        feature_entries = self.n * self.T * self.d**2  # with a matrix W
+        if trains_matrix and feature_entries > MOST_FEATURES:
             raise argument_error(
                 "d",
                 self.d,
@@ -721,7 +723,8 @@ class TokenSelection(Family):
         """
         delta = float(np.ptp(self.drawn.values, axis=1).max())
         risk = self.risk()
-        # ‖X‖, the norm of the change of the scores per unit change of the parameters
+        # ‖X‖, the largest norm of a change of the scores for a unit change of the
+        # parameters
         gain = gain_at(risk, risk.initial)
         # Along a unit direction of an input's scores, the output o has the derivatives
         # ȯ and ö, and the loss ℓ(o) the second derivative ℓ'ö + ℓ''ȯ².
@@ -839,9 +842,9 @@ class TokenSelection(Family):
     ) -> dict[str, float]:
         """Return the column ``head_cosine`` for a trained head v, if it is defined.
 
-        It is defined for a linear head that is not zero, if some vector v separates the
-        ``selected`` tokens by their labels. The hard-margin solution has least norm
-        among the v with y_i v·x_i >= 1 for all selected tokens x_i.
+        The column is defined for a linear head that is not zero, if some vector u
+        separates the ``selected`` tokens by their labels. The hard-margin solution has
+        the least norm among the u with y_i u·x_i >= 1 for all selected tokens x_i.
         """
         data = self.drawn
         if data.layer is not None or not head.any():
@@ -856,8 +859,8 @@ class TokenSelection(Family):
         """Note which tokens are selected, and whether the best ones can be."""
         selected = self.selected(run.params)
         run.notes["tokens"] = "most attended: " + ", ".join(map(str, selected))
-        best = self._values_at(run.params).argmax(axis=1)
-        if self.margin(best) is None:
+        best_tokens = self._values_at(run.params).argmax(axis=1)
+        if self.margin(best_tokens) is None:
             run.notes["margin"] = (
                 "outside the theorems: nothing gives the tokens of the largest values"
                 " a margin"
@@ -865,5 +868,5 @@ class TokenSelection(Family):
 
 
 def _normalised(vectors: Array) -> Array:
-    """Return vectors, along the last axis, of norm 1."""
+    """Return the vectors along the last axis, scaled to the norm 1."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -6,8 +6,9 @@ An input is a set of tokens :math:`x_t` with a label y = ±1. Attention averages
 of the margin :math:`yf`. `HeadRisk` trains the scores with a fixed head v, `JointRisk`
 trains the scores and v.
 
-The letters in shapes are numbers: n of inputs, B of inputs drawn from these, T of
-tokens in an input, d of entries of a token, and m of entries of the head.
+In shapes, n is the number of inputs, B the number of inputs drawn from these, T the
+number of tokens in an input, d the number of entries of a token, and m the number of
+entries of the head.
 """
 
 from __future__ import annotations
@@ -142,9 +143,10 @@ def inputs_to_draw(rng: np.random.Generator, size: int, inputs: Array) -> Inputs
     """Draw ``size`` of the n inputs of an array, (n, ...), with replacement."""
     # A pass over the drawn inputs holds about 6 arrays of their size at once: the drawn
     # inputs, their scores and attention, and differences and products.
-    numbers = 6.0 * inputs[0].size
-    # This checks the size, and that so many numbers for each input fit in memory.
-    size = prompts_to_draw(rng, size, numbers)
+    numbers_per_input = 6.0 * inputs[0].size
+    # `prompts_to_draw` checks the size, and that so many numbers for each input fit in
+    # memory.
+    size = prompts_to_draw(rng, size, numbers_per_input)
     return Inputs(rng.integers(len(inputs), size=size))
 
 
@@ -202,7 +204,7 @@ class _Pass(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _WithHead(Samplable[Inputs]):
+class _InputsAndHead(Samplable[Inputs]):
     """Inputs, labels and the head, which `HeadRisk` and `JointRisk` share."""
 
     tokens: Array  # (n, T, d)
@@ -301,7 +303,7 @@ class _WithHead(Samplable[Inputs]):
 
 
 @dataclass(frozen=True, eq=False)
-class HeadRisk(_WithHead):
+class HeadRisk(_InputsAndHead):
     r"""Mean loss of n inputs with T tokens each and a fixed head.
 
     The parameters are the scores of all tokens, (n, T).
@@ -368,8 +370,8 @@ class HeadRisk(_WithHead):
             is_positive = self.labels > 0.0
             lowest = np.where(is_positive, least_outputs, lowest)
             highest = np.where(is_positive, highest, -least_outputs)
-        best = best_margin(self.margin_loss, lowest, highest)
-        return float(MARGIN_LOSSES[self.margin_loss].value(best).mean())
+        best_margins = best_margin(self.margin_loss, lowest, highest)
+        return float(MARGIN_LOSSES[self.margin_loss].value(best_margins).mean())
 
     def _least_outputs(self) -> Array:
         """Return the least output of each input over all averages x̄ of its tokens.
@@ -385,7 +387,7 @@ class HeadRisk(_WithHead):
         n, T, _ = self.tokens.shape
         cost = np.concatenate([np.zeros(T), self.head])
         sum_of_attention = np.concatenate([np.ones(T), np.zeros(m)])[None]
-        least = np.empty(n)
+        least_outputs = np.empty(n)
         for i, tokens in enumerate(self.tokens):
             hidden_minus_u = np.concatenate([self.layer @ tokens.T, -np.eye(m)], axis=1)
             # The default bounds of linprog are that all variables are at least 0.
@@ -396,8 +398,8 @@ class HeadRisk(_WithHead):
                 A_eq=sum_of_attention,
                 b_eq=np.ones(1),
             )
-            least[i] = program.fun
-        return least
+            least_outputs[i] = program.fun
+        return least_outputs
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
@@ -405,7 +407,7 @@ class HeadRisk(_WithHead):
 
 
 @dataclass(frozen=True, eq=False)
-class JointRisk(_WithHead):
+class JointRisk(_InputsAndHead):
     """Mean loss of n inputs with T tokens each, with a trained head.
 
     The parameters are one vector, (nT + m,): the nT scores, input after input, and then
@@ -521,8 +523,8 @@ class WithHead(WithStart, Map):
     @cached_property
     def _stretch(self) -> float:
         """Largest singular value of the map, which is the same at all parameters."""
-        # The map has two blocks, one for p or W and one for the head. The latter is the
-        # identity, whose singular values are 1.
+        # The map has two blocks, one for p or W and one for the head. The block of the
+        # head is the identity, whose singular values are 1.
         return max(1.0, float(np.linalg.norm(self._matrix, 2)))
 
     def blocks(self, array: Array) -> Sequence[Array]:

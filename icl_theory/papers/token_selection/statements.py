@@ -82,14 +82,14 @@ def selection(
             count = sum(columns[name] == 1.0 for columns in columns_of_runs)
             counts_by_steps.append(count)
     runs = len(problems)  # for each number of steps
-    first = problems[0]  # all have the same n, T and d
+    first_problem = problems[0]  # all have the same n, T and d
     spans = ", ".join(span(cosines_at_t, ".3f") for cosines_at_t in cosines)
     longest_count = counts[column][-1]
     longest_cosines = cosines[-1]
     return Claim.of(
         longest_count == runs and min(longest_cosines) > least_cosine,
-        f"n = {first.n}, T = {first.T}, d = {first.d}, {runs} runs,"
-        f" {listed(steps, '.0e')} steps",
+        f"n = {first_problem.n}, T = {first_problem.T}, d = {first_problem.d},"
+        f" {runs} runs, {listed(steps, '.0e')} steps",
         f"the best tokens in {listed(counts['best'])} of {runs},"
         f" locally optimal ones in {listed(counts['local'])}; cosine {spans}",
     )
@@ -185,7 +185,7 @@ def starts_at_solutions(quick: bool) -> Claim:
     # Each choice is one of three tokens for each of two inputs.
     choices = [*itertools.product(range(3), range(3))]
     if quick:
-        choices = [(2, 0), (2, 1)]  # of which one is locally optimal
+        choices = [(2, 0), (2, 1)]  # one of the two is locally optimal
     stays_at_local: list[bool] = []
     stays_at_others: list[bool] = []
     for seed in seeds:
@@ -269,7 +269,7 @@ def least_nuclear(rows: Array, factors: Array) -> Array:
 
     There is one such constraint for each matrix A of ``rows``. The nuclear norm of W is
     the least ½(|K|² + |Q|²) over its factors, W = KᵀQ, so the search is over factors.
-    It starts at ``factors``.
+    The search starts at ``factors``.
     """
 
     def half_squared_norm(flat: Array) -> tuple[float, Array]:
@@ -301,7 +301,7 @@ def two_factors(quick: bool) -> Claim:
     """
     problem = TokenSelection(trained="KQ", start=1.0, eta=1.0, n=3, T=4, d=4, seed=2)
     risk = problem.risk()
-    best = best_tokens_of(problem)
+    best_choice = best_tokens_of(problem)
     decays = (1e-5, 1e-7) if quick else (1e-5, 1e-7, 1e-9)
     factors = risk.initial
     products = []  # W = W_KᵀW_Q at the minimum with each decay
@@ -310,18 +310,18 @@ def two_factors(quick: bool) -> Claim:
         factors = decayed(risk, decay, factors)
         keys, queries = factors
         products.append(keys.T @ queries)
-    rows = lead(problem.drawn.features, best)
+    rows = lead(problem.drawn.features, best_choice)
     nuclear_keys, nuclear_queries = least_nuclear(rows, factors)
     nuclear_solution = nuclear_keys.T @ nuclear_queries
-    frobenius_solution = np.asarray(problem.margin(best))
+    frobenius_solution = np.asarray(problem.margin(best_choice))
     nuclear_cosines = [cosine(W, nuclear_solution) for W in products]
     frobenius_cosines = [cosine(W, frobenius_solution) for W in products]
     # At the smallest decay the product must be nearer to the nuclear solution than at
-    # the largest decay, and nearer to it than to the Frobenius solution. Its cosine is
-    # 0.990 with the smallest decay of a quick audit.
-    least = max(nuclear_cosines[0], frobenius_cosines[-1], 0.98)
+    # the largest decay, and nearer to it than to the Frobenius solution. The cosine of
+    # the product is 0.990 with the smallest decay of a quick audit.
+    least_allowed = max(nuclear_cosines[0], frobenius_cosines[-1], 0.98)
     return Claim.of(
-        nuclear_cosines[-1] > least,
+        nuclear_cosines[-1] > least_allowed,
         f"n = {problem.n}, T = {problem.T}, d = {problem.d}, decay"
         f" {listed(decays, '.0e')}",
         f"cosine with the least nuclear norm {listed(nuclear_cosines, '.3f')},"
@@ -415,11 +415,11 @@ def joint_training(quick: bool) -> Claim:
         strict_cosines.append(cosine(p, strict_solution))
     # The relaxed and the strict solution for p differ only in the second example.
     _, strict_cosine = strict_cosines
-    least = min(*v_cosines, *relaxed_cosines)
+    least_cosine = min(*v_cosines, *relaxed_cosines)
     return Claim.of(
         # The cosines that tend to 1 are 1.0000, and the strict cosine is 0.981. The
         # bounds lie between these numbers.
-        least > 0.9995 and strict_cosine < 0.99,
+        least_cosine > 0.9995 and strict_cosine < 0.99,
         f"the published examples of three inputs, all support vectors or two of them;"
         f" {steps} normalised steps of both",
         f"cosine of v {listed(v_cosines, '.4f')}; of p"

@@ -4,9 +4,9 @@ Where one layer on a Markov chain ends
 
 Gradient flow of the embedding e and the weight w from many starts (dots), on chains
 with the probabilities p and q to leave each of two states. Blue paths end where the
-layer predicts the chain. Orange paths end at e = 0, where it predicts the stationary
-law. For p + q < 1 (left) only starts with a very negative w are trapped there. For
-p + q > 1 (right) all starts near 0 are trapped.
+layer predicts the chain. Orange paths end at e = 0, where the layer predicts the
+stationary law. For p + q < 1 (left) only starts with a very negative w are trapped at
+e = 0. For p + q > 1 (right) all starts near 0 are trapped.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def figure(
             Curve(f"{name}, fresh", run.t, fresh_losses, style="--", colour=colour)
         )
     population = MatchCopy(d=d, N=N, correlation=correlation, prompts=math.inf)
-    ends = np.array([1.0, last_time])
-    least = np.full(2, population.risk().floor())
-    curves.append(Curve("least, ω$I$", ends, least, style=":", colour=BLUE))
+    time_range = np.array([1.0, last_time])
+    least_loss = np.full(2, population.risk().floor())
+    curves.append(Curve("least, ω$I$", time_range, least_loss, style=":", colour=BLUE))
     return draw_panels([Panel(curves, "time", "loss")], size=COLUMN)
 
 

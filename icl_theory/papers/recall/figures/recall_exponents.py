@@ -19,7 +19,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
 
-# The values that `--quick` gives parameters of `figure`.
+# Arguments of `figure` for a quick drawing.
 QUICK = {"H": 24, "steps": 120}
 # The setting in the explorer that is nearest to this figure; its page links to it.
 EXPLORER = "recall?V=60&triggers=25&alpha=0&eta=0.2&counts=1&t=50"

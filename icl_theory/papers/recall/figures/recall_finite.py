@@ -21,7 +21,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.recall.training import Observed, observe
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
-# The values that `--quick` gives parameters of `figure`.
+# Arguments of `figure` for a quick drawing.
 QUICK = {"V": 20, "H": 24, "M": 256, "batch": 64, "epochs": 15, "eta": 0.1}
 
 
@@ -40,7 +40,7 @@ def figure(
     """Draw the losses on seen and unseen outputs against epochs, a curve for each α.
 
     ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
-    sentence. There are ``M`` sentences.
+    sentence. The fixed set has ``M`` sentences.
     """
     problems = [
         icl.recall.Training(

@@ -18,7 +18,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.recall.training import observe
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
-# The values that `--quick` gives parameters of `figure`.
+# Arguments of `figure` for a quick drawing.
 QUICK = {"V": 16, "H": 16, "batch": 64, "steps": 60}
 
 

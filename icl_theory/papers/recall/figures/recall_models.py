@@ -8,8 +8,8 @@ output follows the trigger once. The models train one strength λ for each trigg
 attention matrix W (linear), and all matrices (linear and softmax). The left panels are
 without noise, and the right panels with noise. On outputs that training has never
 shown, models that train the whole matrix of values do worse than the uniform guess.
-With noise and sentences of 256 words, v starts in the wrong direction in softmax
-attention, and that model does not learn.
+With noise and sentences of 256 words, v starts in the wrong direction in the model that
+trains strengths and v, and this model does not learn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "all, linear": {"model": "full"},
     "all, softmax": {"model": "full", "attention": "softmax"},
 }
-# The values that `--quick` gives parameters of `figure`.
+# Arguments of `figure` for a quick drawing.
 QUICK = {"V": 20, "H": 24, "batch": 64, "steps": 60, "eta": 0.1}
 
 

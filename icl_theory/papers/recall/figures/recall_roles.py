@@ -21,7 +21,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
-# The values that `--quick` gives parameters of `figure`.
+# Arguments of `figure` for a quick drawing.
 QUICK = {"V": 20, "H": 24, "steps": 100, "tests": 64}
 # The setting in the explorer that is nearest to this figure; its page links to it.
 EXPLORER = "recall?V=60&triggers=1&alpha=0.5&eta=0.05&counts=1&t=60"

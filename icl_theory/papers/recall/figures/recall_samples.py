@@ -22,7 +22,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
-# The values that `--quick` gives parameters of `figure`.
+# Arguments of `figure` for a quick drawing.
 QUICK = {"sets": 10, "points": 8}
 LEAST = 1e-4  # smallest probability that is drawn
 
@@ -51,8 +51,8 @@ def figure(
         sets=sets,
         points=points,
     )
-    # Planted sentences with noise have one trigger, as in the paper. These smaller ε
-    # take more sentences.
+    # Planted sentences with noise have one trigger, as in the paper. The smaller ε of
+    # this panel take more sentences.
     with_noise = _panel(
         V,
         triggers=1,

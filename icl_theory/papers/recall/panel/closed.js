@@ -1,6 +1,6 @@
-// Normalised descent on one strength λ for all triggers, λ = ηt/√|Q|, and its loss:
-// population.py for linear attention, a fixed number of bigrams, and the log-odds of
-// noise at their best. No part of the page is touched here.
+// Normalised descent on one strength λ for all triggers, λ = ηt/√|Q|, and its loss. The
+// formulas are those of population.py, for linear attention, a fixed number of bigrams,
+// and the log-odds of noise at their best. This script changes no part of the page.
 "use strict";
 
 const { firstStep } = require("training");
@@ -61,10 +61,10 @@ class Run {
   }
 }
 
-// A step of normalised descent on a strength for each trigger, by a batch of sentences
-// with sampled triggers; it returns how far the loss of all sentences was above the
-// Bayes risk before it. The gradient by a strength is −c times the probability of wrong
-// words, whichever word the output is, and whether it comes next or noise does.
+// Steps of normalised descent on a strength for each trigger, on batches of sentences
+// with sampled triggers. A step returns how far the loss over all sentences was above
+// the Bayes risk before the step. The derivative with respect to a strength is −c times
+// the probability of wrong words, whether the next word is the output or noise.
 function trainer({ batch, ...values }, draw) {
   const { triggers, eta } = values,
     run = new Run({ ...values, triggers: 1, eta: 1 });

@@ -114,7 +114,7 @@ const tour = [
   },
 ];
 
-// what a vocabulary needs: the triggers, an output, and noise
+// A vocabulary needs the triggers, an output, and noise.
 function sound({ V, triggers }) {
   if (V >= triggers + 2) return {};
   return {
@@ -134,8 +134,8 @@ const parameters = ({ V, triggers, alpha, eta, counts, above }) => ({
   above,
 });
 
-// exponents of the linear convergence that a public review quotes from the paper, over
-// ηtc
+// The exponents of linear convergence that a public review quotes from the paper. An
+// exponent is ηtc times a power of |Q|.
 const EXPONENTS = [
   { words: "ηt/√|Q|", power: -0.5, colour: "green" },
   { words: "ηt/|Q|", power: -1, colour: "orange" },

@@ -1,13 +1,14 @@
 """Rows on what the recall models compute: sentences, losses, optima, roles.
 
-A sentence of H words ends with a trigger q. In it q is followed c times by the output y
-and c_τ times by the noise word τ. The answer, the word after the sentence, is τ with
-the probability α, and y otherwise. |Q| is the number of triggers, and V the number of
-words. `RecallRisk` is the exact loss of the strengths λ of the triggers, the scale v of
-the values 𝒱 (with softmax attention) and the log-odds γ of noise (with noise).
-`TransformerRisk` is the loss of the matrices W, 𝒱 and F (attention, values, and
+A sentence of H words ends with a trigger q. In the sentence q is followed c times by
+the output y and c_τ times by the noise word τ. The answer, the word after the sentence,
+is τ with the probability α, and y otherwise. |Q| is the number of triggers, and V the
+number of words. `RecallRisk` is the exact loss of the strengths λ of the triggers, the
+scale v of the values 𝒱 (with softmax attention) and the log-odds γ of noise (with
+noise). `TransformerRisk` is the loss of the matrices W, 𝒱 and F (attention, values, and
 feed-forward layer) on sampled sentences, computed word by word. `reparameterised`
-returns this loss as a function of λ, v and γ, and its ``map.inward`` the flat matrices.
+returns this loss as a function of λ, v and γ. The ``map.inward`` of the function
+returns the flat matrices for given λ, v and γ.
 """
 
 from __future__ import annotations
@@ -78,16 +79,16 @@ def sentence_counts(quick: bool) -> Claim:
         p_values += _p_values_of_counts(np.random.default_rng(seed), H, alpha, size)
     next_seed = len(cases)
     p_values.append(_p_value_of_places(np.random.default_rng(next_seed), size))
-    least = min(p_values)
+    least_p_value = min(p_values)
     # Bonferroni's correction: all tests together raise a false alarm in at most one run
     # of a thousand.
     allowed = 1e-3 / len(p_values)
     return Claim.of(
-        least > allowed,
+        least_p_value > allowed,
         f"H = 5, 9, 33, α = 0, 0.3; bigrams in {size:,} sentences, and in as many"
         f" sequences drawn word by word; places of both bigrams in {size:,} planted"
         " sentences, H = 9, α = 0.3",
-        f"least p-value {least:.2g} (χ²)",
+        f"least p-value {least_p_value:.2g} (χ²)",
         bound=f"{allowed:.1e}",
     )
 
@@ -118,8 +119,8 @@ def _p_values_of_counts(
 def _p_value_of_places(rng: np.random.Generator, size: int) -> float:
     """p-value of the places of (q, y) and (q, τ) in planted sentences, by χ².
 
-    All pairs of places that do not overlap should be equally likely. The result is 0 if
-    one of them never occurs.
+    A case is two places that do not overlap, and the order of the two bigrams. All
+    cases should be equally likely. The result is 0 if one of the cases never occurs.
     """
     from scipy.stats import chisquare
 
@@ -127,13 +128,13 @@ def _p_value_of_places(rng: np.random.Generator, size: int) -> float:
     before_last = task.sentences(rng, size).tokens[:, :-1]
     # The trigger stands exactly twice before the last word: in (q, y) and in (q, τ).
     _, trigger_places = np.nonzero(before_last == task.triggers[0])
-    first, second = trigger_places.reshape(size, 2).T
-    noise_first = before_last[np.arange(size), first + 1] == task.noise_word
-    # A case is both places and the order of the bigrams: a column of this array.
-    cases = np.stack([first, second, noise_first])
+    first_place, second_place = trigger_places.reshape(size, 2).T
+    noise_first = before_last[np.arange(size), first_place + 1] == task.noise_word
+    # A column of this array is a case: both places and the order of the bigrams.
+    cases = np.stack([first_place, second_place, noise_first])
     _, frequencies = np.unique(cases, axis=1, return_counts=True)
     # With each block of two counted as one place, the H - 1 words are H - 3 places. The
-    # blocks take two of these, in either order.
+    # blocks take two of these places, in either order.
     possible_cases = 2 * math.comb(task.H - 3, 2)
     if len(frequencies) != possible_cases:
         return 0.0
@@ -182,8 +183,8 @@ def _p_value_of_fit(pmf: Array, c: Words, c_tau: Words) -> float:
     frequent = expected >= 10
     observed = np.append(observed[frequent], observed[~frequent].sum())
     expected = np.append(expected[frequent], expected[~frequent].sum())
-    # The last class may be impossible, up to rounding: fewer than 1e-9 expected
-    # sentences count as none.
+    # The class of the rare pairs may be impossible, up to rounding: fewer than 1e-9
+    # expected sentences count as none.
     is_possible = expected > 1e-9
     if observed[~is_possible].any():
         return 0.0
@@ -296,11 +297,11 @@ def bayes(quick: bool) -> Claim:
     λ) -> ∞, γ = ln(α/(1-α))
     """
     excesses, excesses_on_sentences = zip(*_excesses(quick), strict=True)
-    largest = max(excesses)
+    largest_excess = max(excesses)
     largest_on_sentences = max(excesses_on_sentences)
     floors = _floors(noisy_task(0.2), strengths=51 if quick else 501)
     # The Bayes risk is reached up to the rounding of losses near 1.
-    is_reached = max(largest, largest_on_sentences, floors.kappa_one) < 1e-12
+    is_reached = max(largest_excess, largest_on_sentences, floors.kappa_one) < 1e-12
     # With 𝒱 = I held, and with κ = 0, the least excess is above 1 nat. Any limit from
     # rounding errors to 1 would do.
     is_missed = min(floors.identity_value, floors.kappa_zero) > 0.01
@@ -313,7 +314,7 @@ def bayes(quick: bool) -> Claim:
         " ours; in closed form, and"
         " transformers on sentences against the Bayes predictor; the least excess at"
         " V = 60, H = 256, α = 0.2 where 𝒱 = I is held, and where κ = 0",
-        f"excess at most {largest:.0e}, on sentences {largest_on_sentences:.0e};"
+        f"excess at most {largest_excess:.0e}, on sentences {largest_on_sentences:.0e};"
         f" softmax with 𝒱 = I held: {floors.identity_value:.3g} at least; linear"
         f" attention with κ = 0: {floors.kappa_zero:.3g} at least; the least along"
         f" λ = -5..20 off by {decade(floors.grid_error)} at most",
@@ -328,16 +329,16 @@ class _Floors(NamedTuple):
     kappa_one: float  # linear attention
     identity_value: float  # softmax attention with 𝒱 = I held
     kappa_zero: float  # linear attention
-    # Largest relative difference of the last two floors from the least excess on a grid
-    # of λ.
+    # Largest relative difference of the two floors `identity_value` and `kappa_zero`
+    # from the least excesses on a grid of λ.
     grid_error: float
 
 
 def _floors(task: RecallTask, strengths: int) -> _Floors:
     """Return floors above the Bayes risk, and check two of them on grids of λ.
 
-    A floor is the least excess over all λ, with γ held at its optimum. A grid has this
-    number of ``strengths``.
+    A floor is the least excess over all λ, with γ held at its optimum. ``strengths`` is
+    the number of λ on the grid.
     """
     model = functools.partial(
         RecallRisk, task, gamma=task.best_gamma, weights="identity"
@@ -405,9 +406,10 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
     params = rng.uniform(0.0, 12.0, Q)
     gamma = task.best_gamma if alpha else None
     full = reparameterised(TransformerRisk(drawn_from, attention, data=data), gamma)
-    least = _bayes_loss(task, data) if alpha else 0.0
-    excess = full.loss(params) - least
-    # The risk only says which bound applies; it is taken at the λ of these triggers.
+    bayes_loss = _bayes_loss(task, data) if alpha else 0.0
+    excess = full.loss(params) - bayes_loss
+    # The risk only says which bound applies. The bound is taken at the λ of the
+    # triggers that occur.
     risk = RecallRisk(task, attention, gamma=gamma)
     return excess / loss_bound(risk, params[occurring])
 
@@ -481,12 +483,12 @@ def _against_sentences(
     # the diagonal.
     n = len(params)
     directions = np.full((1, n), n**-0.5) if quick else np.eye(n)
-    errors = []
+    gradient_errors = []
     for checked in risks:
         # Differences of the loss along each direction, divided by the distance.
         slopes = [differences(checked.loss, params, along) for along in directions]
-        errors.append(apart(directions @ checked.gradient(params), slopes))
-    return _AgainstSentences(z=z, gradient_error=max(errors))
+        gradient_errors.append(apart(directions @ checked.gradient(params), slopes))
+    return _AgainstSentences(z=z, gradient_error=max(gradient_errors))
 
 
 def unseen_outputs(alpha: float, theorem: str) -> Row:
@@ -507,14 +509,15 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
     def unseen(quick: bool) -> Claim:
         base, steps, ends = _train_models(alpha, quick)
         guess = math.log(base.V)  # loss of the uniform guess
-        names = {
+        losses_by_model = {
             "λ alone": ends.strengths,
             "W alone": ends.attention,
             f"W alone after {5 * steps} steps": ends.attention_later,
             "all matrices": ends.full,
         }
         shown = "; ".join(
-            f"{name} {end.seen:.3g}, {end.unseen:.3g}" for name, end in names.items()
+            f"{name} {end.seen:.3g}, {end.unseen:.3g}"
+            for name, end in losses_by_model.items()
         )
         return Claim.of(
             ends.are_as_stated(guess),
@@ -623,31 +626,33 @@ def unseen_lower_bound(quick: bool) -> Claim:
     one_or_two = Counts(np.array([0.0, 0.4, 0.6]))
     # Exponents x with which the bound may hold, and their powers of |Q|.
     powers = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
-    # For each of these x: the measured exponents, divided by x.
+    # For each exponent x: the measured exponents, divided by x.
     ratios: dict[str, list[float]] = {name: [] for name in powers}
     planted_ratios: list[float] = []  # divided by ηt/√|Q|, for planted bigrams
     for Q, attention in itertools.product(sizes, ("linear", "relu")):
-        planted = RecallTask(V=40, triggers=Q, outputs=4, H=24, law="planted")
-        drawn = RecallTask(V=40, triggers=Q, outputs=4, H=24, counts=one_or_two)
-        planted_exponents = _exponents_of_unseen(planted, attention, eta, steps)
-        drawn_exponents = _exponents_of_unseen(drawn, attention, eta, steps)
+        planted_task = RecallTask(V=40, triggers=Q, outputs=4, H=24, law="planted")
+        drawn_task = RecallTask(V=40, triggers=Q, outputs=4, H=24, counts=one_or_two)
+        planted_exponents = _exponents_of_unseen(planted_task, attention, eta, steps)
+        drawn_exponents = _exponents_of_unseen(drawn_task, attention, eta, steps)
         for name, power_of_Q in powers.items():
             factor = float(Q) ** power_of_Q
             for exponent in planted_exponents + drawn_exponents:
                 ratios[name].append(exponent / factor)
         planted_ratios += [exponent * math.sqrt(Q) for exponent in planted_exponents]
-    least = {name: min(ratios_of_name) for name, ratios_of_name in ratios.items()}
-    holds = {name: ratio >= 1.0 - EQUAL for name, ratio in least.items()}
-    attained = apart(planted_ratios, 1.0)
+    least_ratios = {
+        name: min(ratios_of_name) for name, ratios_of_name in ratios.items()
+    }
+    holds = {name: ratio >= 1.0 - EQUAL for name, ratio in least_ratios.items()}
+    planted_error = apart(planted_ratios, 1.0)
     weaker = "holds" if holds["ηt/|Q|"] else "fails"
     stronger = "holds" if holds["ηt"] else "fails"
     return Claim.of(
-        holds["ηt/√|Q|"] and attained < EQUAL,
+        holds["ηt/√|Q|"] and planted_error < EQUAL,
         f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η ="
         f" 0.25, t = {listed(steps)}; planted bigrams, and one or two of them; the"
         " least likely of 16 sentences with unseen outputs",
-        f"least ln((V-1) P/(1-P)) over each exponent: {named(least, '.4f')}; off"
-        f" ηt/√|Q| by {decade(attained)} for planted bigrams",
+        f"least ln((V-1) P/(1-P)) over each exponent: {named(least_ratios, '.4f')}; off"
+        f" ηt/√|Q| by {decade(planted_error)} for planted bigrams",
         "holds, attained by planted bigrams; with ηt/|Q| in place of ηt/√|Q| it"
         f" {weaker}, with ηt it {stronger} for |Q| > 1: a public review (ICLR 2026,"
         " Reviewer 4) says that the paper has ηt where ηt/|Q| is right",
@@ -667,7 +672,7 @@ def _exponents_of_unseen(
     to_matrices = reparameterised(full).map.inward
     run = descend(RecallRisk(task, attention), eta, rule="ngd", steps=max(steps))
     rng = np.random.default_rng(task.Q)
-    # One sentence in each batch, so that `measure` returns its own loss.
+    # One sentence in each batch, so that `measure` returns the loss of one sentence.
     sentences = [task.sentences(rng, 1, task.unseen) for _ in range(16)]
     exponents = []
     for step in steps:
@@ -731,7 +736,7 @@ def _train_value_matrix(attention: str, alpha: float, steps: int) -> _ValueMatri
         H=24,
         batch=64,
         max_steps=2,  # not used: the steps are taken below
-        gamma=0.0,  # a choice: for no γ does the fixed F read E(x)
+        gamma=0.0,  # a choice: the fixed F does not read E(x) for any γ
     )
     eta = 0.1
     full = problem.transformer
@@ -748,14 +753,14 @@ def _train_value_matrix(attention: str, alpha: float, steps: int) -> _ValueMatri
         _, gradient = full.evaluate(params, step)
         # `matrices` also splits a gradient. The rows x of 𝒱 are for E(x).
         growth = -full.matrices(gradient)["value"][task.unseen]
-        relative = float(np.max(growth)) / float(np.max(np.abs(gradient)))
-        largest_growth = max(largest_growth, relative)
+        relative_growth = float(np.max(growth)) / float(np.max(np.abs(gradient)))
+        largest_growth = max(largest_growth, relative_growth)
         # The rule returns the change of the parameters, and its memory, which is empty.
         change, _ = rule.step(full, params, gradient, eta, NO_MEMORY, step)
         params = params + change
-    value = np.diagonal(full.matrices(params)["value"])
-    of_answers = float(np.mean(value[task.outputs]))
-    of_unseen = float(np.mean(value[task.unseen]))
+    value_diagonal = np.diagonal(full.matrices(params)["value"])
+    of_answers = float(np.mean(value_diagonal[task.outputs]))
+    of_unseen = float(np.mean(value_diagonal[task.unseen]))
     return _ValueMatrix(largest_growth, of_answers, of_unseen)
 
 
@@ -814,12 +819,12 @@ def _ablated(task: RecallTask) -> _Ablation:
     whole = probabilities(run.params, ())
     no_feed_forward = probabilities(run.params, ("feed_forward",))
     no_attention = probabilities(run.params, ("attention",))
-    early = run.at(10).params
-    early_output, _ = probabilities(early, ("feed_forward",))
+    early_params = run.at(10).params
+    early_output, _ = probabilities(early_params, ("feed_forward",))
 
     # Without one of the parts, one word has a logit other than 0, against V - 1 words:
     # without F the output has λ, and without attention noise has γ = ln(α/(1-α)).
-    strength = float(early[0])
+    strength = float(early_params[0])
     output_alone = 1.0 / (1.0 + (task.V - 1.0) * np.exp(-strength))
     odds_against_noise = (1.0 - task.alpha) / task.alpha
     noise_alone = 1.0 / (1.0 + (task.V - 1.0) * odds_against_noise)

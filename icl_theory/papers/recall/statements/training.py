@@ -1,6 +1,7 @@
 """Rows and questions on the training of recall models.
 
-They are about convergence, rates, the number of sentences, and what is learnt.
+The subjects are convergence, rates, the number of sentences, unseen outputs, and the
+roles of the layers.
 
 A sentence of H words ends with a trigger q. There are |Q| triggers, with the
 probabilities p. The answer to a sentence is the output y or, with the probability α,
@@ -80,10 +81,10 @@ def exponent(quick: bool) -> tuple[str, list[Series]]:
     sizes, rates = rates_by_size(quick)
     # By model: the exponent b of the law rate ~ |Q|^b.
     powers = {name: power(sizes, values) for name, values in rates.items()}
-    measured = ", ".join(
+    powers_in_words = ", ".join(
         f"{name}: |Q|^{b:.3f}, so {exponent_with(b)}" for name, b in powers.items()
     )
-    sentence = measured[0].upper() + measured[1:]
+    sentence = powers_in_words[0].upper() + powers_in_words[1:]
     present = [exponent_with(b) for b in powers.values()]
     absent = [name for name in REVIEWED if name not in present]
     words = f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers. {sentence}."
@@ -93,10 +94,13 @@ def exponent(quick: bool) -> tuple[str, list[Series]]:
     series = []
     for name, rates_of_model in rates.items():
         # Both models with linear attention have the same rates. Each model shows every
-        # other size, and one of these two the sizes between, so that points alternate.
-        first = 1 if name == "linear, p ~ 1/rank" else 0
-        shown_sizes = sizes[first::2]
-        series.append(Series(name, shown_sizes, rates_of_model[first::2], points=True))
+        # other size. One of the two linear models shows the sizes between, so that the
+        # points of both alternate.
+        first_index = 1 if name == "linear, p ~ 1/rank" else 0
+        shown_sizes = sizes[first_index::2]
+        series.append(
+            Series(name, shown_sizes, rates_of_model[first_index::2], points=True)
+        )
     return words, [*series, *curves(sizes, laws)]
 
 
@@ -107,13 +111,13 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
     eta = 0.4
     steps = 2000 if quick else 20_000
     # Descent on λ and γ, normalised and plain, and on λ alone with γ at its optimum.
-    joint = descend(RecallRisk(task, tied=True), eta, rule="ngd", steps=steps)
-    plain = descend(RecallRisk(task, tied=True), eta, rule="gd", steps=steps)
-    alone = descend(with_gamma(task, tied=True), eta, rule="ngd", steps=200)
+    joint_run = descend(RecallRisk(task, tied=True), eta, rule="ngd", steps=steps)
+    plain_run = descend(RecallRisk(task, tied=True), eta, rule="gd", steps=steps)
+    alone_run = descend(with_gamma(task, tied=True), eta, rule="ngd", steps=200)
     predicted_level = stall(task.alpha, eta)  # α(1-α)η²/8
-    end_alone = float(alone.observed["excess"][-1])
+    end_alone = float(alone_run.observed["excess"][-1])
     # The steps on λ and γ end in a cycle, at this mean excess.
-    level = cycle_level(joint)
+    level = cycle_level(joint_run)
     # Excesses below 1e-6 count as the Bayes risk: the level of the cycle is 2e-3, and
     # the excess with λ alone is far smaller.
     if end_alone >= 1e-6:
@@ -123,23 +127,23 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
     else:
         answer = "Only if λ alone is normalised"
     runs = {
-        "normalised, λ and γ": joint,
-        "normalised, λ alone, γ = ln(α/(1-α))": alone,
-        "plain, λ and γ": plain,
+        "normalised, λ and γ": joint_run,
+        "normalised, λ alone, γ = ln(α/(1-α))": alone_run,
+        "plain, λ and γ": plain_run,
     }
     series = [along(name, run, run.observed["excess"]) for name, run in runs.items()]
     # A logarithmic axis has no step 0.
-    cycle = np.full(len(joint.t) - 1, predicted_level)
-    series.append(Series("α(1-α)η²/8", joint.t[1:], cycle))
-    plain_tail_of_run = plain.t[-1] * plain.observed["excess"][-1]
+    cycle = np.full(len(joint_run.t) - 1, predicted_level)
+    series.append(Series("α(1-α)η²/8", joint_run.t[1:], cycle))
+    plain_tail_of_run = plain_run.t[-1] * plain_run.observed["excess"][-1]
     return (
         f"{answer}: with γ held at ln(α/(1-α)) the excess is {end_alone:.0e} after"
-        f" {alone.t[-1]} steps, predicted rate {decay_rate(task, eta):.3g}, measured"
-        f" {_last_rate(alone):.3g}. With γ trained too it is {level:.2e} (mean of two"
-        f" steps at t = {joint.t[-1]:,}); predicted α(1-α)η²/8 = {predicted_level:.2e},"
-        f" {level / predicted_level:.3f} of it (α = 0.1, η = {eta:g}). Plain descent:"
-        f" t × excess = {plain_tail_of_run:.3g} at t = {plain.t[-1]:,}, predicted"
-        f" |Q|/η = {task.Q / eta:g}."
+        f" {alone_run.t[-1]} steps, predicted rate {decay_rate(task, eta):.3g},"
+        f" measured {_last_rate(alone_run):.3g}. With γ trained too it is {level:.2e}"
+        f" (mean of two steps at t = {joint_run.t[-1]:,}); predicted α(1-α)η²/8 ="
+        f" {predicted_level:.2e}, {level / predicted_level:.3f} of it (α = 0.1, η ="
+        f" {eta:g}). Plain descent: t × excess = {plain_tail_of_run:.3g} at t ="
+        f" {plain_run.t[-1]:,}, predicted |Q|/η = {task.Q / eta:g}."
     ), series
 
 
@@ -160,19 +164,22 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
     """
     task = RecallTask(V=50, triggers=4, outputs=8, probs=list(PROBS), counts=ONCE)
     # Mean costs over the sets, predicted means, and standard errors, for each size.
-    missing, predicted, error = missing_costs(task, sizes, sets)
-    shown = sorted({0, len(sizes) // 3, len(sizes) // 2})  # indices of three sizes
+    measured_costs, predicted_costs, standard_error = missing_costs(task, sizes, sets)
+    # the indices of three sizes
+    shown_indices = sorted({0, len(sizes) // 3, len(sizes) // 2})
     figures = ", ".join(
-        f"{missing[i]:.2g} ± {error[i]:.1g} ({predicted[i]:.2g}) for M = {sizes[i]}"
-        for i in shown
+        f"{measured_costs[i]:.2g} ± {standard_error[i]:.1g}"
+        f" ({predicted_costs[i]:.2g}) for M = {sizes[i]}"
+        for i in shown_indices
     )
     # In large sets a trigger is almost never missing, so there is nothing to compare. A
     # missing trigger costs ln V times its probability. If the rarest one is missing
     # with the probability π, the standard deviation of its cost is √(π(1 - π)) of this
-    # cost. Only sizes are compared at which this share is above 0.02, or π > 0.0004.
+    # cost. Only sizes at which √(π(1 - π)) is above 0.02, or π > 0.0004, are compared.
     cost_of_rarest = math.log(task.V) * task.probs.min()
-    is_likely = error > 0.02 * cost_of_rarest / math.sqrt(sets)
-    distances = np.abs(missing - predicted)[is_likely] / error[is_likely]
+    is_compared = standard_error > 0.02 * cost_of_rarest / math.sqrt(sets)
+    differences = np.abs(measured_costs - predicted_costs)
+    distances = differences[is_compared] / standard_error[is_compared]
     z = float(np.max(distances))
     # A normal z exceeds 3.5 in one of 2,000 draws. There is one draw for each size, and
     # there are at most nine sizes.
@@ -182,17 +189,17 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
         f" from the sentences: the mean population loss in the end is {figures};"
         " predicted ln V Σ p_q (1-p_q)^M in brackets, ± the standard deviation of a"
         f" mean over {sets} sets by the same prediction. Largest distance for M ="
-        f" {sizes[0]}..{sizes[is_likely][-1]}: {z:.1f} of these."
+        f" {sizes[0]}..{sizes[is_compared][-1]}: {z:.1f} of these."
     ), [
-        above(1e-6, "no noise, measured", sizes, missing, points=True),
-        above(1e-6, "no noise, predicted", sizes, predicted),
+        above(1e-6, "no noise, measured", sizes, measured_costs, points=True),
+        above(1e-6, "no noise, predicted", sizes, predicted_costs),
     ]
 
 
 def _cost_of_noise(
     sizes: NDArray[np.int64], sets: int, quick: bool
 ) -> tuple[str, list[Series]]:
-    """Measure what it costs to learn the frequency of noise instead of α.
+    """Measure the cost of learning the frequency of noise instead of α.
 
     ``sizes`` are numbers of sentences. Return an answer and its curves.
     """
@@ -208,14 +215,14 @@ def _cost_of_noise(
         # learning rate is a choice.
         costs_of_sets = costs(task, M, sets, rule="gd", eta=4.0, steps=steps)
         mean_costs.append(np.mean(costs_of_sets))
-    cost = np.array(mean_costs)
+    measured_costs = np.array(mean_costs)
     return (
         "With noise (α = 0.2) the frequency of noise is learnt instead of α: at M ="
-        f" {sizes[-1]} the excess over training on the population is {cost[-1]:.2g},"
-        f" 1/(2M) = {0.5 / sizes[-1]:.2g}, expected divergence of the frequency"
-        f" {noise_cost(int(sizes[-1]), 0.2):.2g}."
+        f" {sizes[-1]} the excess over training on the population is"
+        f" {measured_costs[-1]:.2g}, 1/(2M) = {0.5 / sizes[-1]:.2g}, expected"
+        f" divergence of the frequency {noise_cost(int(sizes[-1]), 0.2):.2g}."
     ), [
-        Series("α = 0.2, measured", measured_sizes, cost, points=True),
+        Series("α = 0.2, measured", measured_sizes, measured_costs, points=True),
         Series("1/(2M)", sizes, 0.5 / sizes),
     ]
 
@@ -254,11 +261,12 @@ def unseen(quick: bool) -> tuple[str, list[Series]]:
             label = f"{name}, {kind} outputs"
             losses = run.observed[f"{kind}_loss"]
             series.append(along(label, run, losses, points=kind == "unseen"))
-    recalled = "; ".join(recalls)
-    shown = "; ".join(ends)
+    recalls_in_words = "; ".join(recalls)
+    ends_in_words = "; ".join(ends)
     return (
-        f"{recalled}. Seen and unseen: {shown} (V = 24, |Q| = 3, 6 outputs, normalised"
-        f" descent, {runs['full matrices'].t[-1]} steps of 64 sentences)."
+        f"{recalls_in_words}. Seen and unseen: {ends_in_words} (V = 24, |Q| = 3,"
+        f" 6 outputs, normalised descent, {runs['full matrices'].t[-1]} steps of 64"
+        " sentences)."
     ), series
 
 
@@ -269,17 +277,17 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
     task = RecallTask(V, triggers=3, outputs=6, alpha=0.2, H=17)
     full = TransformerRisk(task, "softmax", batch=64)
     steps = 100 if quick else 600
-    measured = {
+    ablated_by_model = {
         name: _train_and_ablate(full, model, steps)
         for name, model in both(full).items()
     }
     ends = []
-    for name, ablated in measured.items():
+    for name, ablated in ablated_by_model.items():
         for part, measures in ablated.parts.items():
             last = measures[-1]
             ends.append(f"{name}, {part}: {last.output:.3f} and {last.noise:.3f}")
-    t, parts = measured["reparameterised"]
-    # Each part taken alone, at the last step.
+    t, parts = ablated_by_model["reparameterised"]
+    # The measures of each part alone, at the last step.
     attention = parts["no feed-forward"][-1]
     feed_forward = parts["no attention"][-1]
     return (
@@ -294,7 +302,8 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
 def _roles_in_words(attention: Measure, feed_forward: Measure) -> str:
     """Say which of the parts, each taken alone, predicts the output and which noise.
 
-    The words stand for probabilities near 1 or 0. Their limits are choices.
+    The words stand for probabilities near 1 or 0. The limits 0.9, 0.001 and 0.1 are
+    choices.
     """
     on_output = "does not find the output yet"
     if attention.output > 0.9:
@@ -335,8 +344,8 @@ def _train_and_ablate(full: TransformerRisk, model: Risk, steps: int) -> _Ablate
     run = descend(model, eta=0.1, rule="ngd", steps=steps)
     test = full.task.sentences(np.random.default_rng(1), 200)
     # Indices of saved steps. Step 0 is left out, because the axis is logarithmic.
-    shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
-    matrices = run.states[shown]
+    shown_indices = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
+    matrices = run.states[shown_indices]
     if isinstance(model, Pullback):
         # The states of the reparameterised model are its few numbers, and `inward`
         # returns the matrices for them.
@@ -349,7 +358,7 @@ def _train_and_ablate(full: TransformerRisk, model: Risk, steps: int) -> _Ablate
     measures = {}
     for name, without in parts.items():
         measures[name] = [full.measure(params, test, without) for params in matrices]
-    return _Ablated(run.t[shown], measures)
+    return _Ablated(run.t[shown_indices], measures)
 
 
 class RatesBySize(NamedTuple):
@@ -370,7 +379,7 @@ def rates_by_size(quick: bool) -> RatesBySize:
         ("ReLU, uniform triggers", "relu", True),
         ("softmax, uniform triggers", "softmax-limit", True),
     ):
-        measured = []
+        rates_of_model = []
         for Q in sizes.tolist():
             probs = None if has_uniform_triggers else zipf(Q)
             # The size of the vocabulary is a choice: it has room for all triggers.
@@ -378,18 +387,19 @@ def rates_by_size(quick: bool) -> RatesBySize:
                 V=2 * Q + 20, triggers=Q, outputs=8, probs=probs, counts=ONCE
             )
             risk = RecallRisk(task, attention)
-            measured.append(final_rate(risk, eta, log_fall=120.0))
-        rates[name] = np.array(measured) / eta
+            rates_of_model.append(final_rate(risk, eta, log_fall=120.0))
+        rates[name] = np.array(rates_of_model) / eta
     return RatesBySize(sizes, rates)
 
 
 def _last_rate(run: Trajectory) -> float:
     """Return the rate r of an excess ~ e^(-rt), over the second half of a run."""
-    end = int(run.t[-1])
-    middle = end // 2
-    excess_at_middle = float(run.at(middle).observed["excess"])
-    excess_at_end = float(run.at(end).observed["excess"])
-    return (math.log(excess_at_middle) - math.log(excess_at_end)) / (end - middle)
+    last_step = int(run.t[-1])
+    middle_step = last_step // 2
+    excess_at_middle = float(run.at(middle_step).observed["excess"])
+    excess_at_end = float(run.at(last_step).observed["excess"])
+    log_fall = math.log(excess_at_middle) - math.log(excess_at_end)
+    return log_fall / (last_step - middle_step)
 
 
 def _whether_recalled(last: dict[str, float]) -> str:
@@ -412,8 +422,8 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
     """
     p = task.probs
     # The probabilities that a trigger is missing, (sizes, Q), and that both triggers of
-    # a pair are, (sizes, Q, Q). A sum of two probabilities may exceed 1: by rounding,
-    # or on the diagonal, which is replaced.
+    # a pair are missing, (sizes, Q, Q). A sum of two probabilities may exceed 1: by
+    # rounding, or on the diagonal, which is replaced.
     one_missing = (1.0 - p) ** M[:, None]
     neither_drawn = np.maximum(1.0 - p[:, None] - p, 0.0)
     two_missing = np.array([neither_drawn**m for m in M.tolist()])
@@ -510,8 +520,8 @@ def costs(
         return population.excess(run.params)
 
     # The risk depends only on the triggers and counts of the sentences, and on the
-    # number of noise answers. Sets that agree in these have the same excess, which is
-    # computed once.
+    # number of noise answers. Sets that agree in these numbers have the same excess,
+    # which is computed once.
     excesses = list[float]()
     excess_of_counts = dict[bytes, float]()
     for number in range(sets):
@@ -642,14 +652,14 @@ def unequal_rate(quick: bool) -> Claim:
         V=40, triggers=4, outputs=8, probs=[0.55, 0.25, 0.15, 0.05], counts=ONCE
     )
     ratio_of_large_steps = rate_ratio(RecallRisk(overshooting), eta=8.0, log_fall=200.0)
-    error = apart(ratios, 1.0)
+    largest_error = apart(ratios, 1.0)
     # Overshooting makes the rate clearly smaller than predicted, by 5 % or more.
     is_slower = ratio_of_large_steps < 0.95
     return Claim.of(
-        error < 1e-3 and is_slower,
+        largest_error < 1e-3 and is_slower,
         "p = 0.6, 0.3, 0.1; least counts 1 to 4; and η = 8 for |Q| = 4",
-        f"off by at most {error:.0e}; measured/predicted {ratio_of_large_steps:.2f}"
-        " where η/√|Q| = 4",
+        f"off by at most {largest_error:.0e}; measured/predicted"
+        f" {ratio_of_large_steps:.2f} where η/√|Q| = 4",
         "holds for rates below 2; beyond, triggers overshoot in turn and it is slower",
     )
 
@@ -749,19 +759,21 @@ class _AttentionAlone(NamedTuple):
 def attention_alone(task: RecallTask, eta: float) -> _AttentionAlone:
     """Train λ alone with 𝒱 = I."""
     risk = RecallRisk(task, "softmax", tied=True, weights="identity", v=1.0)
-    # λ moves by η/√|Q| in a step, and ends where nearly all attention is on the output.
+    # λ moves by η/√|Q| in a step, so it ends at 60/√|Q|. Nearly all attention is then
+    # on the output.
     steps = round(60.0 / eta)
     run = descend(risk, eta, rule="ngd", steps=steps)
-    least = math.log1p((task.V - 1) / math.e)
+    least_loss = math.log1p((task.V - 1) / math.e)
     # The rate is measured in the third quarter of the run. Later, the loss less its
     # limit has too few digits.
-    first = steps // 2
-    last = 3 * steps // 4
-    excess_ratio = (run.at(first).loss - least) / (run.at(last).loss - least)
-    rate = math.log(excess_ratio) / float(last - first)
+    first_step = steps // 2
+    last_step = 3 * steps // 4
+    first_excess = run.at(first_step).loss - least_loss
+    last_excess = run.at(last_step).loss - least_loss
+    rate = math.log(first_excess / last_excess) / float(last_step - first_step)
     predicted_rate = decay_rate(task, eta, "softmax", "identity", v=1.0)
     return _AttentionAlone(
-        end=float(run.loss[-1]), least=least, rate_ratio=rate / predicted_rate
+        end=float(run.loss[-1]), least=least_loss, rate_ratio=rate / predicted_rate
     )
 
 
@@ -847,8 +859,8 @@ def starts(quick: bool) -> Claim:
     from_zero = {alpha: _start_from_zero(alpha, eta) for alpha in alphas}
     learnt = [alpha for alpha, start in from_zero.items() if start.learns]
     predicted = [alpha for alpha, start in from_zero.items() if start.v_grows]
-    # Three starts (λ, v) at α = 0.2. There ∂L/∂v at v = 0 is negative from λ = 0.2425
-    # on (docs/theory/recall.md).
+    # Three starts (λ, v) at α = 0.2. For this α the derivative ∂L/∂v at v = 0 is
+    # negative from λ = 0.2425 on (docs/theory/recall.md).
     risk = _softmax_with_noise(0.2)
     end_from_half = _excess_from((0.5, 0.5), risk, eta, steps)
     end_from_above = _excess_from((0.25, 0.0), risk, eta, steps)
@@ -888,15 +900,15 @@ def _softmax_with_noise(alpha: float) -> RecallRisk:
 
 
 def _start_from_zero(alpha: float, eta: float) -> _StartFromZero:
-    """Train from zero, and take the sign of the derivative with respect to v there."""
+    """Train from zero, and take the sign of ∂L/∂v at zero."""
     risk = _softmax_with_noise(alpha)
     # A path of this length from zero shows whether v grows or turns negative. Each step
     # has the length η.
     path_length = 15.0
-    end = _excess_from((0.0, 0.0), risk, eta, round(path_length / eta))
+    end_excess = _excess_from((0.0, 0.0), risk, eta, round(path_length / eta))
     _, slope_of_v = risk.gradient([0.0, 0.0])
     # A model that does not learn keeps an excess of some nats.
-    return _StartFromZero(learns=end < 0.5, v_grows=bool(slope_of_v < 0.0))
+    return _StartFromZero(learns=end_excess < 0.5, v_grows=bool(slope_of_v < 0.0))
 
 
 def _excess_from(
@@ -933,9 +945,9 @@ def noisy_convergence(quick: bool) -> Claim:
     rate_ratios.append(rate_ratio(with_gamma(four_triggers), larger_eta, log_fall=30.0))
     # If γ is trained as well, the excess stays at the level of a cycle.
     steps = 2000 if quick else 20_000
-    joint = descend(RecallRisk(four_triggers), larger_eta, rule="ngd", steps=steps)
-    level_ratio = cycle_level(joint) / stall(four_triggers.alpha, larger_eta)
-    # `stall`, α(1-α)η²/8, is the leading order in η. As η is not small here, the limit
+    joint_run = descend(RecallRisk(four_triggers), larger_eta, rule="ngd", steps=steps)
+    level_ratio = cycle_level(joint_run) / stall(four_triggers.alpha, larger_eta)
+    # `stall`, α(1-α)η²/8, is the leading order in η. As η = 0.4 is not small, the limit
     # is loose.
     is_in_cycle = abs(level_ratio - 1.0) < 0.2
     return Claim.of(
@@ -1028,7 +1040,7 @@ def failures(
     the length 60. At its end the λ of the triggers that occur are large.
     """
     failed = 0
-    chance = failure_probability(task, M, epsilon)  # that training on a set fails
+    chance_of_failure = failure_probability(task, M, epsilon)  # of one set
     population = RecallRisk(task)
     for seed in range(sets):
         data = task.sentences(np.random.default_rng(seed), M)
@@ -1042,8 +1054,9 @@ def failures(
         if population.excess(trained.params) > epsilon:
             failed += 1
     # The number of failures is binomial.
-    expected = sets * chance
-    z = abs(failed - expected) / math.sqrt(sets * chance * (1.0 - chance))
+    expected = sets * chance_of_failure
+    deviation = math.sqrt(sets * chance_of_failure * (1.0 - chance_of_failure))
+    z = abs(failed - expected) / deviation
     return _Failures(failed, expected, z)
 
 
@@ -1052,7 +1065,7 @@ def learnt_frequency(quick: bool) -> Claim:
     """on M sentences with noise γ learns the frequency of noise in them; this costs its
     mean divergence from α, ~ 1/(2M)
     """
-    error = 0.0
+    largest_error = 0.0
     costs_in_units = []  # of 1/(2M)
     costs_of_largest_M = []
     sizes = (5, 40, 400)
@@ -1070,16 +1083,16 @@ def learnt_frequency(quick: bool) -> Claim:
             # the frequency n/M.
             excesses.append(risk.excess([900.0, math.log(n / (M - n))]))
         weights = np.array(chances)
-        direct = float(weights @ excesses / weights.sum())
-        error = max(error, off(noise_cost(M, alpha), direct))
-        costs_in_units.append(2.0 * M * direct)
+        direct_cost = float(weights @ excesses / weights.sum())
+        largest_error = max(largest_error, off(noise_cost(M, alpha), direct_cost))
+        costs_in_units.append(2.0 * M * direct_cost)
         if sizes[-1] == M:
-            costs_of_largest_M.append(2.0 * M * direct)
+            costs_of_largest_M.append(2.0 * M * direct_cost)
     # 2M × cost tends to 1. For the largest M it is off by 0.4 %; the limit is loose.
     tends_to_limit = apart(costs_of_largest_M, 1.0) < 0.02
     return Claim.of(
-        error < EQUAL and tends_to_limit,
+        largest_error < EQUAL and tends_to_limit,
         "α = 0.1, 0.4, M = 5, 40, 400: the risk at every frequency but 0 and 1, with"
         " its binomial probability",
-        f"off by {error:.0e}; 2M × cost = {listed(costs_in_units, '.3f')}",
+        f"off by {largest_error:.0e}; 2M × cost = {listed(costs_in_units, '.3f')}",
     )

@@ -30,24 +30,27 @@ def figure(
     There are at most ``points`` lengths, and ``longest`` is the largest one.
     """
     lengths = np.unique(np.geomspace(10, longest, points).astype(int))
-    best = list[Curve]()
-    least = list[Curve]()
+    kappa_curves = list[Curve]()
+    loss_curves = list[Curve]()
     names = {"linear": "linear tasks", "relu": "ReLU tasks", "cosine": "cosine tasks"}
+    # CYCLE has more colours than there are tasks.
     for colour, (task, name) in zip(CYCLE, names.items(), strict=False):
         problems = [icl.Sphere(task=task, d=d, N=int(N), noise=noise) for N in lengths]
         kappas = [problem.risk().best for problem in problems]
         # Without label noise there is no prediction, and no dashed curve is drawn.
-        balance = [problem.predicted() or np.nan for problem in problems]
-        best.append(Curve(name, lengths, kappas, colour=colour))
-        best.append(Curve("", lengths, balance, style="--", colour=colour))
+        predicted_kappas = [problem.predicted() or np.nan for problem in problems]
+        kappa_curves.append(Curve(name, lengths, kappas, colour=colour))
+        kappa_curves.append(
+            Curve("", lengths, predicted_kappas, style="--", colour=colour)
+        )
         softmax = [problem.risk().floor() for problem in problems]
         linear = [linear_attention(problem) for problem in problems]
-        least.append(Curve(name, lengths, softmax, colour=colour))
-        least.append(Curve("", lengths, linear, style="--", colour=colour))
+        loss_curves.append(Curve(name, lengths, softmax, colour=colour))
+        loss_curves.append(Curve("", lengths, linear, style="--", colour=colour))
     title = f"$d={d}$, $\\sigma={noise:g}$"
     panels = [
-        Panel(best, "tokens of a prompt", "best κ", title, legend=True),
-        Panel(least, "tokens of a prompt", "loss", legend=True),
+        Panel(kappa_curves, "tokens of a prompt", "best κ", title, legend=True),
+        Panel(loss_curves, "tokens of a prompt", "loss", legend=True),
     ]
     return draw_panels(panels, size=(4.4, 2.2))
 

@@ -1,19 +1,20 @@
-// Softmax attention of one number κ on the sphere: sphere.py and tokens/square.py for
-// linear tasks. No part of the page is touched here.
+// Softmax attention of one number κ on the sphere. The formulas are those of sphere.py
+// and tokens/square.py, for linear tasks. This script changes no part of the page.
 "use strict";
 
 const { Path, normal } = require("training");
 
-// Nodes in the angle, and the step of the trapezoid rule in x, N s = exp(x − exp(−x)).
-// The run has 13 digits. The curves beside it, right to 10⁻⁶, take half as long.
+// The number of nodes in the angle, and the step of the trapezoid rule in x, with
+// N s = exp(x − exp(−x)). With FINE the run has 13 digits. With COARSE the curves beside
+// the run are right to 10⁻⁶, and take half as long.
 const FINE = { size: 100, step: 0.2 };
 const COARSE = { size: 70, step: 0.24 };
 const POINTS = 40; // of the interpolation between the start and the best κ
 
 const range = (size, f) => Array.from({ length: size + 1 }, (_, i) => f(i));
 
-// Tokens by c = xᵢ·x, at the nodes of the trapezoid rule in x, c = tanh(½π sinh x), as
-// far as any are.
+// The law of the cosine c = xᵢ·x of a token, at the nodes of the trapezoid rule in x with
+// c = tanh(½π sinh x), as far as there are tokens.
 class Tokens {
   constructor({ d, N, L, noise }, { size, step } = FINE) {
     const reach = Math.asinh((2 / Math.PI) * (38 / (d - 1) + Math.LN2)),
@@ -37,7 +38,7 @@ class Tokens {
     });
   }
 
-  // loss and its derivative by κ
+  // loss and its derivative with respect to κ
   at(kappa) {
     const { N, L, step, below, own, probs } = this;
     const turn = below.map((gap) => (kappa < 0 ? 2 : 0) - gap);
@@ -45,7 +46,7 @@ class Tokens {
     const count = Math.floor((8.25 + 2 * Math.abs(kappa)) / step);
     let loss = 0,
       slope = 0;
-    // before x = −2.6, N s < e⁻¹⁶, and the integrand goes like its square
+    // For x < −2.6, N s is below e⁻¹⁶, and the integrand goes like (N s)².
     for (let j = Math.floor(1.4 / step); j <= count; j++) {
       const x = step * j - 4,
         left = Math.exp(-x),
@@ -93,9 +94,9 @@ class Tokens {
     return { loss, slope };
   }
 
-  // The κ with the least loss, to a relative `tolerance`: doubled from a value below it
-  // until the slope is positive, then the root of the slope by false position, where
-  // the slope at an end that stays counts half.
+  // The κ with the least loss, to a relative `tolerance`. A value below this κ is doubled
+  // until the slope is positive. False position then finds the root of the slope; the
+  // slope at an end that stays counts half.
   best(below = 0, tolerance = 1e-15) {
     let low = below,
       high = below ? 1.3 * below : 1 / 16,
@@ -125,7 +126,7 @@ function extrapolated(values) {
 }
 
 // The best κ near a guess, by the secant method from the guess and a value 2 % downhill
-// of it; null if the steps do not shrink at once.
+// of the guess; null if the steps do not shrink at once.
 function bestNear(tokens, guess) {
   let last = guess,
     { slope: before } = tokens.at(last);
@@ -141,9 +142,9 @@ function bestNear(tokens, guess) {
   return null;
 }
 
-// The best κ for each length of prompts, to a relative 10⁻⁶. On logarithmic axes it is
-// nearly a straight line, so that each search begins at the continuation of those
-// before. The last ones are kept while other settings move.
+// The best κ for each length of prompts, to a relative 10⁻⁶. On logarithmic axes the best
+// κ is nearly a straight line, so that each search begins where the line through the
+// results before it continues. The last results are kept while other settings move.
 const kept = { key: "", found: [] };
 function bestByLength(values, lengths) {
   const { d, L, noise } = values,
@@ -161,8 +162,8 @@ function bestByLength(values, lengths) {
   return kept.found;
 }
 
-// Loss and slope between two values of κ, from some of them, by default POINTS, in ln(1
-// + κ): the barycentric formula in Chebyshev points.
+// Loss and slope between two values of κ, from loss and slope at some points between
+// them, by default POINTS: the barycentric formula in Chebyshev points of ln(1 + κ).
 function interpolated(from, to, f, points = POINTS) {
   const [low, high] = [from, to].map(Math.log1p),
     places = Float64Array.from(range(points, (i) => Math.cos((Math.PI * i) / points)));
@@ -221,8 +222,8 @@ class Run extends Path {
   }
 }
 
-// A step of descent on κ with sampled prompts, f(x) = L β·x for a normal β, which
-// returns their mean loss before it.
+// Steps of descent on κ with sampled prompts, f(x) = L β·x for a normal β. A step returns
+// the mean loss of its prompts before the step.
 function trainer({ d, N, L, noise, start, eta, batch }, draw) {
   const params = [start],
     vector = () => Array.from({ length: d }, () => normal(draw)),

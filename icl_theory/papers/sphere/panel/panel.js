@@ -109,7 +109,8 @@ const tour = [
   },
 ];
 
-// what the page can compute in a moment: beyond, windows are too narrow
+// The settings that the page can compute in a moment. For longer prompts the window is
+// too narrow.
 function sound({ N, L, noise }) {
   const most = Math.max(2, Math.floor(2e5 * (noise / L) ** 2));
   return N <= most
@@ -140,8 +141,8 @@ function compute(values) {
   };
 }
 
-// the tokens and, in long prompts, the attention within a degree of an angle, in
-// percent
+// The share of the attention, in long prompts, within half a degree of each angle, in
+// percent. With κ = 0 it is the share of the tokens.
 function shares({ d }, kappa, degrees) {
   const raw = degrees.map(
     (angle) =>
