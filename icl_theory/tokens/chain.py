@@ -686,7 +686,7 @@ class ChainRisk(WithStart, Risk):
         step: float = 0.2,
     ) -> None:
         self.chains = instance("chains", chains, Chains, "Chains")
-        W = len(chains.newest)
+        W = len(chains.newest)  # number of windows
         k = chains.symbols
         self.length = integer("length", length, minimum=chains.window)
         # At each position and window the recursion holds k + 1 sums for each of the k

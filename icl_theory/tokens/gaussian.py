@@ -53,9 +53,10 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
     Both arrays have an entry for each node of the trapezoid rule in a variable x with
     :math:`r = \exp(x - e^{-x})`. The nodes are at the multiples of ``step``, so that
     with half the step there is one more length between every two neighbours. The rule
-    converges exponentially. (A rule with Gauss–Laguerre nodes in r²/2 would not: a sum
-    of two weights e^(c r X) has zeros at imaginary r. The larger X is, the nearer
-    these zeros are to r = 0.)
+    converges exponentially. (A rule with Gauss–Laguerre nodes in r²/2 would not. Let X
+    be the component of a token along the query. The average divides by a sum of weights
+    e^(c r X). A sum of two of them has zeros at imaginary r, which are poles of the
+    integrand, and they approach r = 0 as X grows.)
     """
     # The range of x covers all lengths whose probability is above rounding. At x = -5
     # the length is e^(-153). Lengths above √d + 12 have a probability below e^(-70). At

@@ -215,7 +215,8 @@ class Pretraining:
         ValueError
             The layer has the column γ, or the number of prompts is infinite.
         """
-        # `equations` is for the products of x and h alone.
+        # With `squares` the means have one more column, which belongs to γ. But
+        # `equations` is only for Γ, the products of queries and the other means.
         if self.squares:
             raise argument_error("squares", self.squares, "False, for descent")
         drawn = self.draw_prompts(seed)

@@ -407,7 +407,8 @@ class PopulationRisk(Risk):
         The gradient is then far below its ``terms``, (Q,). ``target_weight``, (Q,), is
         relative to the largest weight of a column.
         """
-        # First the quick test: it leaves few columns, for which a length is computed.
+        # The quick test comes first: it mostly leaves no column, and then the norms of
+        # the gradient's columns need not be computed.
         cancelled = np.flatnonzero(target_weight < CANCELLED)
         if cancelled.size:
             length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))

@@ -4,8 +4,9 @@ Linear attention: depth against context
 
 The least loss of D layers of linear attention against the number of layers (left) and
 the length of the prompt (right). Each layer is a step of gradient descent on the
-prompt. Lines are layers in a loop, which share one step length. Dashes are layers with
-step lengths of their own. The losses are exact, from moments of Wishart matrices.
+prompt. Solid lines are for layers in a loop, which share one step length, and dashed
+lines for layers with step lengths of their own. The losses are exact, from moments of
+Wishart matrices.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def figure(
     ``flat`` and ``sharp`` are the L of the regimes. Each has ``runs`` sampled trainers,
     with ``batch`` prompts of N tokens a step.
     """
-    # RandomCosine has ω = (1, ..., K)/‖(1, ..., K)‖, and orthogonal features x_k of
-    # this length then have ω·x_k = 2πk/K.
+    # RandomCosine has ω = (1, ..., K)/‖(1, ..., K)‖. Orthogonal features x_k of the
+    # length 2π‖(1, ..., K)‖/K have ω·x_k = 2πk/K.
     feature_length = 2.0 * np.pi / K * np.linalg.norm(np.arange(1.0, K + 1.0))
     features = icl.Features.orthonormal(K, scale=float(feature_length))
     losses = []

@@ -202,8 +202,8 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     from scipy.special import gammaln  # slow to load
 
     N, p = prompt
-    # The law of the sum of all counts. At first it is the law of the sum of no counts,
-    # which is 0, and features with equal probabilities are added together.
+    # The law of the sum of all counts. It starts as the law of an empty sum, which is 0.
+    # The counts of features with equal probabilities are added in one step.
     total = CountLaw(np.ones(1), offset=0)
     distinct, features_with = np.unique(p, return_counts=True)
     for probability, copies in zip(distinct, features_with, strict=True):
