@@ -689,8 +689,8 @@ class Trajectory(Plottable):
 
     def _meta(self) -> dict[str, Any]:
         """Return the FACTS as values that JSON can hold."""
-        # JSON cannot hold the phases, labels, info, stop and family as they are. They are
-        # replaced below.
+        # JSON cannot hold the phases, labels, info, stop and family as they are: these
+        # are replaced below.
         meta = {name: getattr(self, name) for name in FACTS}
         if self.phases is not None:
             meta["phases"] = {

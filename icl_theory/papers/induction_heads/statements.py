@@ -1163,7 +1163,7 @@ def argmax(quick: bool) -> Claim:
         " uniform test symbol",
         f"mean gains of lags 0 to 3 {listed_means}; lag 0 has the largest one in"
         f" {lag_0_wins} of 400 sets of only four chains",
-        "holds only on average against lag 0, which wins on some chains",
+        "holds only on average over chains, on some of which lag 0 wins",
     )
 
 
@@ -1417,12 +1417,10 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
     sentences = " ".join(of_pair.sentence for of_pair in departures)
     departed = [of_pair.step for of_pair in departures if of_pair.step is not None]
     how_many = f"{len(departed)} of {len(departures)}"
-    if len(departed) == len(departures):
-        how_many = "All"
     # The step of the last departure; the last step of the runs if none departs.
     last_departure = max(departed, default=steps)
     return (
-        f"{how_many} have left it at step {last_departure}. {sentences}",
+        f"{how_many} transformers have left it at step {last_departure}. {sentences}",
         itertools.chain.from_iterable(of_pair.series for of_pair in departures),
     )
 
@@ -1486,7 +1484,7 @@ def circuits(quick: bool) -> Claim:
         f"exponent {fixed.exponent:.3f}, with trained output {trained.exponent:.3f};"
         f" from 90 to 50 % of ln 2 it takes {fixed.drop:.0e} and {trained.drop:.0e} of"
         " the time",
-        "holds only for a fixed output weight",
+        "holds only for a fixed size of the output",
     )
 
 

@@ -202,7 +202,7 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     from scipy.special import gammaln  # slow to load
 
     N, p = prompt
-    # The law of the sum of all counts. It starts as the law of an empty sum, which is 0.
+    # The law of the sum of all counts. It starts as that of an empty sum, which is 0.
     # The counts of features with equal probabilities are added in one step.
     total = CountLaw(np.ones(1), offset=0)
     distinct, features_with = np.unique(p, return_counts=True)
