@@ -292,7 +292,7 @@ def test_callback_sees_saved_steps_and_losses() -> None:
         ({"steps": None}, "epsilon = None: give epsilon, above or steps"),
         (
             {"epsilon": 0.1, "above": 0.1},
-            "above = 0.1: must be left out where epsilon = 0.1 is given",
+            "above = 0.1: must be left out if epsilon = 0.1 is given",
         ),
         ({"above": 0.0}, "above = 0.0"),
         ({"above": -1.0}, "above = -1.0"),

@@ -546,7 +546,7 @@ def test_two_targets_are_refused_and_where_nothing_grows_there_is_no_exponent() 
         "progress": False,
     }
     with pytest.raises(
-        ValueError, match=r"above = 0\.1: must be left out where epsilon is given"
+        ValueError, match=r"above = 0\.1: must be left out if epsilon is given"
     ):
         icl.sweep(**base, epsilon=0.1, above=0.1)
     found = icl.sweep(**base, noise=[0.0, 0.1, 0.2], above=0.1)

@@ -472,7 +472,7 @@ FAMILIES: dict[type[Family], str] = {
     WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
     WrongCount: r"steps in closed form: expected \d+ \(error 0.0\), found \d+",
     SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
-    SampledSteep: r"sampled gradient along itself at the beginning: expected .* within .* standard errors",
+    SampledSteep: r"sampled gradient along the exact gradient at the beginning: expected .* within .* standard errors",
     SampledOnce: r"losses and gradients of trainers of two seeds: expected different ones",
 }
 

@@ -496,7 +496,7 @@ print(json.dumps([
             "nosie: the family ball has no such parameter (did you mean noise?)"
             in found[0]
         )
-        assert found[1].startswith("above = 0.1: must be left out where epsilon")
+        assert found[1].startswith("above = 0.1: must be left out if epsilon")
         assert "family = 'blal'" in found[2]
         assert "(did you mean ball?)" in found[2]
         assert found[3].startswith("eta = None: must be given")
@@ -522,8 +522,8 @@ print(json.dumps([
     sentences = [
         r"No such option: --nosie.*--noise",
         r"config: there is no option 'nosie' \(did you mean noise\?\); the options are ",
-        r"above = 0\.1: must be left out where epsilon = 0\.1 is given",
-        r"above = .*0\.1.*: must be left out where epsilon",
+        r"above = 0\.1: must be left out if epsilon = 0\.1 is given",
+        r"above = .*0\.1.*: must be left out if epsilon",
         r"--eta.*: give .* as an option or in the file",
         r"N = 'many': must be an integer",
         r"over = 'noise': must be one of N",

@@ -18,17 +18,18 @@ def compare(
         Path,
         typer.Argument(
             help="CSV file with the columns step and loss, and maybe error; "
-            "or that of TensorBoard, Weights & Biases or numpy.savetxt."
+            "or a file of TensorBoard, Weights & Biases or numpy.savetxt."
         ),
     ],
     batch: Annotated[
-        int | None, typer.Option("--batch", help="Prompts in a batch of its training.")
+        int | None,
+        typer.Option("--batch", help="Prompts in a batch of the curve's training."),
     ] = None,
     runs: Annotated[
         int, typer.Option("--runs", help="Runs of SGD that say how far losses scatter.")
     ] = 16,
     scale: Annotated[
-        float | None, typer.Option("--scale", help="Factor on its losses.")
+        float | None, typer.Option("--scale", help="Factor on the losses of the curve.")
     ] = None,
     column: Annotated[
         str | None,

@@ -256,7 +256,10 @@ def compare(
         checks.append(mean_check(f"loss at {name}", loss, samples.losses, limit))
         # The seed is fixed, so that the outcome is reproducible.
         random_direction = np.random.default_rng(0).normal(size=np.shape(params))
-        directions = {"itself": gradient, "a random direction": random_direction}
+        directions = {
+            "the exact gradient": gradient,
+            "a random direction": random_direction,
+        }
         for direction_name, direction in directions.items():
             products = samples.gradients * direction
             check = mean_check(

@@ -250,7 +250,7 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
         raise argument_error(
             "above",
             above,
-            f"left out where epsilon = {shown} is given: both are targets",
+            f"left out if epsilon = {shown} is given: both are targets",
         )
     return MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
 

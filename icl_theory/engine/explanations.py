@@ -879,7 +879,7 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
             name="after the update",
             sentence=(
                 "each loss is taken after the update of its step, so that the first "
-                "one is that of step 1"
+                "loss is the loss of step 1"
             ),
             parameters={"steps": "+1"},
             losses=next_losses,

@@ -278,7 +278,9 @@ class DrawnTrainer(Trainer[P]):
         prompts = self.risk.draw(rng, size)
         count = prompt_count(prompts)
         if count != size:
-            raise argument_error("prompts", count, f"{size}, as many as draw is given")
+            raise argument_error(
+                "prompts", count, f"{size}, the number that draw was asked for"
+            )
         return prompts
 
     def losses_on(self, params: Array, prompts: P) -> Array:

@@ -238,7 +238,7 @@ class Family(RuleParameters, FixedSetParameters):
             raise argument_error(
                 "above",
                 self.above,
-                f"left out where epsilon = {self.epsilon!r} is given: both are targets",
+                f"left out if epsilon = {self.epsilon!r} is given: both are targets",
             )
         self._check_together()
 
@@ -890,7 +890,7 @@ class Family(RuleParameters, FixedSetParameters):
                 "steps",
                 "i8",
                 "steps",
-                "first step at the target; -1 where it was not reached",
+                "first step at the target; -1 if it was not reached",
                 symbol="T_ε",
                 tex=r"T_\varepsilon",
                 role="steps",
@@ -904,7 +904,8 @@ class Family(RuleParameters, FixedSetParameters):
                 "error",
                 "f8",
                 "steps",
-                "estimated error of steps; 0 where each was taken, NaN where unknown",
+                "estimated error of the number of steps; 0 if every step was taken,"
+                " NaN if unknown",
             ),
             Column("loss", "f8", unit, "loss at the end"),
             Column("floor", "f8", unit, "irreducible loss"),
@@ -956,7 +957,7 @@ def _phase_column(name: str) -> Column:
         f"T_{name}",
         "i8",
         "steps",
-        f"length of Phase {name}, 0 where the run ends before",
+        f"length of Phase {name}, 0 if the run ends before it",
         symbol=f"T_{name}",
         tex=rf"T_{{\mathrm{{{name}}}}}",
         role="phase",

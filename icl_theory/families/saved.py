@@ -247,7 +247,7 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     # about the arrays, such as their shapes and the least loss.
     holds = run.holds()
     if meta["holds"] != holds:
-        raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
+        raise ValueError(f"it says that it holds {meta['holds']}, but it holds {holds}")
     return _Saved(run, problem)
 
 

@@ -91,7 +91,7 @@ GAP_TOLERANCE = 1e-9
 
 # The end of the description of a column that judges a theorem. It says what the values
 # mean.
-HELD = "1 holds, 0 fails, -1 where its hypotheses do"
+HELD = "1 if it holds, 0 if it fails, -1 if its hypotheses fail"
 
 # The arguments of a column are, in this order: name, dtype, unit and description; and
 # if it is shown in tables or figures, its symbol as text and as TeX, its role and
@@ -151,7 +151,7 @@ COLUMNS: tuple[Column, ...] = (
         "L_star_leading",
         "f8",
         LIPSCHITZ,
-        "the same at leading order in K",
+        "predicted crossover L* at leading order in K",
         "leading-order L*",
         r"\mathrm{leading\ order}\ L^*",
         "boundary",
@@ -161,14 +161,14 @@ COLUMNS: tuple[Column, ...] = (
         "steps_low",
         "f8",
         "steps",
-        "certified lower bound on last, exchangeable with N = inf",
+        "certified lower bound on the last step, exchangeable with N = inf",
     ),
-    Column("steps_high", "f8", "steps", "certified upper bound on last"),
+    Column("steps_high", "f8", "steps", "certified upper bound on the last step"),
     Column(
         "certified",
         "i1",
         "",
-        f"whether last lies between the two: {HELD}",
+        f"whether the last step lies between steps_low and steps_high: {HELD}",
         role="verdict",
     ),
 )

@@ -264,7 +264,8 @@ def query_phases(run: Trajectory) -> list[Phases]:
         raise argument_error(
             "run",
             run.attention.shape,
-            "one with an attention per query; for this one see run.phases",
+            "a run with one attention per query; the phases of this run are in"
+            " run.phases",
         )
     if run.risk is None and not math.isinf(run.info.get("N", math.nan)):
         raise argument_error(

@@ -141,7 +141,7 @@ MESSAGE = Column(
     "message",
     "O",
     "",
-    "why the point failed, or why its run stopped where that is not its target",
+    "why the point failed, or why its run stopped before the target",
 )
 
 

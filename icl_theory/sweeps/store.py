@@ -277,7 +277,9 @@ def _read(
         )
     if part_name(manifest, chunk, content) != name:
         raise damaged(
-            folder, name, f"it is damaged, or of another sweep or place; {AGAIN}"
+            folder,
+            name,
+            f"it is damaged, or belongs to another sweep or place; {AGAIN}",
         )
     texts = [column.name for column in manifest.columns if column.dtype[0] in "UO"]
     try:

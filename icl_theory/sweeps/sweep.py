@@ -294,7 +294,7 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
     targets = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(targets) == 2:
         raise argument_error(
-            "above", given["above"], "left out where epsilon is given: both are targets"
+            "above", given["above"], "left out if epsilon is given: both are targets"
         )
     parameters = dict(given)
     if not targets and family.goal is not None:

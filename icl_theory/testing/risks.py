@@ -292,7 +292,7 @@ def _initial(risk: Risk) -> Array:
     start: Any = attempt("initial parameters", getattr, risk, "initial")
     array(start, np.shape(start), "initial parameters")
     expect(np.size(start), "initial parameters", "one number at least", start)
-    expect_same(start, risk.initial, "initial parameters asked for twice")
+    expect_same(start, risk.initial, "initial parameters, read twice")
     return np.array(start)
 
 

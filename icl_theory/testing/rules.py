@@ -174,7 +174,7 @@ def check_rule(
     >>> check_rule(Forgetful())  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    AssertionError: change in step ..., asked for again, entry ...: expected ...
+    AssertionError: change in step ..., repeated, entry ...: expected ...
     """
     if not is_rule(rule):
         raise argument_error(
@@ -300,11 +300,11 @@ def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None
         change, memory_after = _step(
             rule, risk, eta, state.params, state.gradient, state.memory, state.t
         )
-        expect_same(state.change, change, f"change in step {state.t}, asked for again")
+        expect_same(state.change, change, f"change in step {state.t}, repeated")
         expect_same(
             state.memory_after,
             memory_after,
-            f"memory after step {state.t}, asked for again",
+            f"memory after step {state.t}, repeated",
         )
 
 

@@ -263,7 +263,8 @@ def _stationary(P: Array) -> Array:
         raise argument_error(
             "transitions",
             P.tolist(),
-            "such that float64 holds the odds of all states, or with start given",
+            "such that all stationary probabilities are within float64, unless start"
+            " is given",
         )
     return law
 
@@ -283,7 +284,7 @@ def _check_irreducible(P: Array, is_step: NDArray[np.bool_]) -> None:
             "transitions",
             P.tolist(),
             "irreducible unless start is given "
-            f"(there is no way from 0 to {other_state}, or none back)",
+            f"(state {other_state} cannot be reached from state 0, or not the reverse)",
         )
 
 

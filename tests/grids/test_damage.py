@@ -79,14 +79,14 @@ def test_a_flip_of_a_bit_anywhere_in_a_part_is_noticed(path: Path, at: float) ->
     content = bytearray(file.read_bytes())
     content[round(at * (len(content) - 1))] ^= 1
     file.write_bytes(content)
-    assert "it is damaged, or of another sweep or place" in refused(path)
+    assert "it is damaged, or belongs to another sweep or place" in refused(path)
 
 
 def test_a_part_that_is_renamed_to_another_place_is_refused(path: Path) -> None:
     one, two = part(path, 1), part(path, 2)
     two.unlink()
     one.rename(path / one.name.replace("part-000001", "part-000002"))
-    assert "it is damaged, or of another sweep or place" in refused(path)
+    assert "it is damaged, or belongs to another sweep or place" in refused(path)
 
 
 def test_parts_whose_contents_changed_places_are_refused(path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_part_of_another_sweep_is_refused(path: Path, change: dict[str, Any]) 
     run(path.with_name("b"), made=SMALL, **change)
     part(path, 1).unlink()
     shutil.copy(part(path.with_name("b"), 1), path)
-    assert "it is damaged, or of another sweep or place" in refused(path)
+    assert "it is damaged, or belongs to another sweep or place" in refused(path)
 
 
 def test_a_part_that_is_removed_as_said_is_computed_again(path: Path) -> None:

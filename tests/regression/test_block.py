@@ -368,6 +368,6 @@ def test_prompts_with_vectors_of_another_dimension_are_refused() -> None:
     block = icl.regression.BlockRisk(made)
     assert block.predict(block.initial, made.prompts())[1].shape == (3,)
     with pytest.raises(
-        ValueError, match=r"^prompts = 'those of other features': must be of Features"
+        ValueError, match=r"^prompts = 'prompts of other features': must be of Features"
     ):
         block.predict(block.initial, other.prompts())

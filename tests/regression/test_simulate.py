@@ -267,7 +267,7 @@ def test_refuses_numbers_that_are_not_positive(name: str, value: object) -> None
         ),
         (
             {"above": 1e-3, "epsilon": 1e-3},
-            "above = 0.001: must be left out where epsilon = 0.001 is given",
+            "above = 0.001: must be left out if epsilon = 0.001 is given",
         ),
         ({"task": lambda L: L}, "task = "),
         ({"task": tasks.Linear(3.0)}, r"L = 2.0 contradicts task \(L = "),

@@ -16,7 +16,7 @@ from icl_theory.regression.closed.runs import CountedRuns
 from icl_theory.sweeps.grid import Column, Values
 
 # The meaning of the verdicts, in the description of their columns.
-VERDICTS = "1 holds, 0 fails, -1 where its hypotheses do"
+VERDICTS = "1 if it holds, 0 if it fails, -1 if its hypotheses fail"
 THEOREMS = (1, 2)
 # A scale below this is near the end of the range of float64. `orderwise` has the same
 # limit, but it is loaded only when it is needed, see `measure`.

@@ -197,7 +197,9 @@ class BlockRisk(Trainer[Prompts]):
             if vectors is not None and vectors.shape[-1] != features.d:
                 fits = False
         if not fits:
-            raise argument_error("prompts", "those of other features", f"of {features}")
+            raise argument_error(
+                "prompts", "prompts of other features", f"of {features}"
+            )
 
     # In the base class ``batch`` is a field.
     @property
