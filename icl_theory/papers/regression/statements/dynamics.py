@@ -69,16 +69,16 @@ def closed_counts(quick: bool) -> Claim:
     """
     rng = np.random.default_rng(7)
     steps = 300 if quick else 3000
-    counted = []
+    runs = []
     for _ in range(15 if quick else 60):
         run = _counted(rng)
         if run is not None:
-            counted.append(run)
-    longest = max(run.steps for run in counted)
+            runs.append(run)
+    longest = max(run.steps for run in runs)
     # ``wrong_count`` is a bool, so that the sum is the number of runs with a wrong
     # count.
-    wrong_counts = sum(run.wrong_count for run in counted)
-    wrong_phases = sum(run.wrong_phases for run in counted)
+    wrong_counts = sum(run.wrong_count for run in runs)
+    wrong_phases = sum(run.wrong_phases for run in runs)
 
     # The gaps u at up to 40 steps, from the inverse of A and by plain iteration. Both
     # agree to the rounding of long sums, for which 1e-10 is generous.
@@ -92,7 +92,7 @@ def closed_counts(quick: bool) -> Claim:
     error = max(errors)
     return Claim.of(
         wrong_counts == 0 and wrong_phases == 0 and error <= 1e-10,
-        f"{len(counted)} random K, η, ε up to {longest:,} steps, by descent and by"
+        f"{len(runs)} random K, η, ε up to {longest:,} steps, by descent and by"
         f" plain iteration; iterates up to {steps:,} steps, K = 2..300, c = 0.02..100",
         f"{wrong_counts} counts and the phases of {wrong_phases} runs differ; iterates"
         f" off by {decade(error)}",

@@ -1178,8 +1178,8 @@ def _gaussian_law(L: float) -> regression.QuadraticLaw:
 def _speeds_up(kappa: float) -> bool:
     """Whether the first steps from Q = 0 get longer.
 
-    If they do, the loss has a plateau: descent starts slowly, because only the linear
-    part of the functions gives Q its first slope, which is small for a large κ.
+    If they do, the loss has a plateau: descent starts slowly, because at Q = 0 only the
+    linear part of the functions gives the loss a slope, which is small for a large κ.
     """
     # κ = 2α²(d + 1)/β² for d = 2 and β = 1, with the standard deviations α and β of the
     # entries of A and b in xᵀAx + bᵀx.

@@ -132,8 +132,8 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
     """Describe how the exponent of T rises with L after its lowest value.
 
     ``exponent`` is d ln T/d ln L at each of the ``lipschitz`` constants L, and
-    ``predicted`` is L*. For few features the exponent never comes near -2, so that
-    some of the values below may not be reached.
+    ``predicted`` is L*. For few features the exponent never comes near -2, and its
+    lowest value may be above -1.8.
     """
     lowest = int(np.argmin(exponent))
     lipschitz = lipschitz[lowest:]
