@@ -69,16 +69,16 @@ def closed_counts(quick: bool) -> Claim:
     """
     rng = np.random.default_rng(7)
     steps = 300 if quick else 3000
-    counted = []
+    runs = []
     for _ in range(15 if quick else 60):
         run = _counted(rng)
         if run is not None:
-            counted.append(run)
-    longest = max(run.steps for run in counted)
+            runs.append(run)
+    longest = max(run.steps for run in runs)
     # ``wrong_count`` is a bool, so that the sum is the number of runs with a wrong
     # count.
-    wrong_counts = sum(run.wrong_count for run in counted)
-    wrong_phases = sum(run.wrong_phases for run in counted)
+    wrong_counts = sum(run.wrong_count for run in runs)
+    wrong_phases = sum(run.wrong_phases for run in runs)
 
     # The gaps u at up to 40 steps, from the inverse of A and by plain iteration. Both
     # agree to the rounding of long sums, for which 1e-10 is generous.
@@ -92,7 +92,7 @@ def closed_counts(quick: bool) -> Claim:
     error = max(errors)
     return Claim.of(
         wrong_counts == 0 and wrong_phases == 0 and error <= 1e-10,
-        f"{len(counted)} random K, η, ε up to {longest:,} steps, by descent and by"
+        f"{len(runs)} random K, η, ε up to {longest:,} steps, by descent and by"
         f" plain iteration; iterates up to {steps:,} steps, K = 2..300, c = 0.02..100",
         f"{wrong_counts} counts and the phases of {wrong_phases} runs differ; iterates"
         f" off by {decade(error)}",
@@ -168,9 +168,9 @@ def proved_counts(quick: bool) -> Claim:
     """the number of steps is the integer that balls enclose, also where the closed form
     changes its method
     """
-    features = (4, 20, 50) if quick else range(2, 61)
+    sizes = (4, 20, 50) if quick else range(2, 61)
     proofs = []
-    for K, epsilon in itertools.product(features, (1e-2, 1e-8)):
+    for K, epsilon in itertools.product(sizes, (1e-2, 1e-8)):
         # The closed form changes its method at the step constant c = 27/128 and at
         # ηL²Δ² = K²/16. Here L = Δ = 1, so that c = ηK/(2(K-1)²).
         for edge in (27.0 / 64.0 * (K - 1) ** 2 / K, K**2 / 16.0):
@@ -182,10 +182,11 @@ def proved_counts(quick: bool) -> Claim:
                 # steps is used.
                 proofs.append(icl.certify(run, states=1).named("steps"))
     equal_counts = sum(proof.error == 0.0 for proof in proofs)
+    # The ball of a number of steps is the range of all integers that it may be.
     widest = max(len(proof.ball) for proof in proofs)
     return Claim.of(
         equal_counts == len(proofs),
-        f"{len(proofs)} runs, K = {features[0]}..{features[-1]}, ηL²Δ² = K²/16 and"
+        f"{len(proofs)} runs, K = {sizes[0]}..{sizes[-1]}, ηL²Δ² = K²/16 and"
         " c = 27/128 and their neighbours",
         f"{equal_counts} equal; enclosures up to {widest} wide",
     )
@@ -208,6 +209,7 @@ def step_counts(quick: bool) -> Claim:
         for n, u in zip(run.t.tolist()[1:], run.states[1:], strict=True):
             low, high = regression.step_bounds(K, c, float(u))
             are_inside.append(low <= n <= high)
+        # After the loop ``n``, ``low`` and ``high`` are those of the last state.
         width_at_end = high - low
         widths.append(width_at_end / n)
     measured = "inside on all"
@@ -232,9 +234,9 @@ def flow_solution(quick: bool) -> Errors:
             icl.ExchangeableRisk(K, gamma), eta, steps=10**7, method="flow"
         )
         c = eta * gamma * K / (K - 1.0) ** 2
-        # At the first 40 saved times u is small, and the absolute error of the
-        # integration would be a large relative one. At all later times, compare the
-        # time t with the time that the solution with F takes to reach the attention a.
+        # At the first 40 saved times u and t are so small that the absolute error of
+        # the integration would be a large relative one. At all later times, compare t
+        # with the time that the solution with F takes to reach the attention a.
         late = slice(40, None)
         for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
             yield regression.flow_time(float(a), K) / c, t
@@ -422,10 +424,10 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     for K, epsilon in cases:
         # With Δ = 1 the loss at the start is ¼L²(K-1)/K, nearly ¼L². A run whose target
         # ε is above its first loss takes no steps. The L of such a run is left out.
-        trained = [L for L in sizes.tolist() if epsilon < 0.25 * L**2]
-        at_one_rate = [_steps(L, 0.01, K, epsilon) for L in trained]
-        # Each L gets the same multiple of its own largest stable rate.
-        at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in trained]
+        trained_sizes = [L for L in sizes.tolist() if epsilon < 0.25 * L**2]
+        at_one_rate = [_steps(L, 0.01, K, epsilon) for L in trained_sizes]
+        # Each L gets the same multiple of its guaranteed rate, which falls like 1/L².
+        at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in trained_sizes]
         falling_cases += int(np.all(np.diff(at_one_rate) <= 0))
         growing_cases += int(np.all(np.diff(at_own_rates) >= 0))
     return Claim.of(
@@ -499,19 +501,20 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
         regime = regression.papers_regime(L, delta=1.0, imbalance=imbalance_of_run)
         by_threshold.append(regime == "sharp")
     by_crossover = []
-    for L, target, features in zip(
+    for L, epsilon_of_run, K_of_run in zip(
         size.tolist(), epsilon.tolist(), K.tolist(), strict=True
     ):
-        by_crossover.append(
-            regression.crossover(target, delta=1.0, K=int(features)) < L
-        )
+        crossover = regression.crossover(epsilon_of_run, delta=1.0, K=int(K_of_run))
+        by_crossover.append(crossover < L)
     # The run ends in the tail if t ℒ 4η/(K-1), with the loss ℒ = ε at the last step t,
     # is below its value at the end of Phase II.
-    at_end = runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
+    ratio_at_end = (
+        runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
+    )
     return Regimes(
         paper=np.array(by_threshold),
         exact=np.array(by_crossover),
-        counted=at_end < regression.phases.TAIL_RATIO,
+        counted=ratio_at_end < regression.phases.TAIL_RATIO,
     )
 
 
@@ -825,8 +828,8 @@ def _embedded_ratio(risk: icl.PopulationRisk, steps: int) -> float | None:
     """Return ``η t ℒ`` at the end of a flow on Q, divided by its limit.
 
     Here ℒ is the loss, and Q the matrix of keys and queries. The limit is the constant
-    of the tail law. The result is None if the margins cannot all be met. The rate is η
-    = 1.
+    of the tail law. The result is None if the margins cannot all be met. The rate η is
+    1.
     """
     over_q = icl.in_coordinates(risk, "embedding", risk.features.vectors)
     # Compute the constant even if it is not proved to be the limit, for example because
@@ -886,8 +889,8 @@ class GroupedRisks(NamedTuple):
 def _grouped(N: float, noise: float) -> GroupedRisks:
     """Return risks of a problem with the features of `GROUPS`.
 
-    The kernel is a random one between groups, and each feature adds a variance of its
-    own, which depends on its group.
+    The value of a feature is a random value of its group plus an independent value of
+    its own, whose variance depends on the group.
     """
     root = np.random.default_rng(5).normal(size=(3, 3))
     between_groups = root @ root.T  # second moments of the values of the groups
@@ -1152,12 +1155,12 @@ def _z_of_functions(
     """
     first, second = np.triu_indices(features.K, 1)
     values = law.sample(features, rng, count)
-    squares = 0.5 * (values[:, first] - values[:, second]) ** 2
+    half_squares = 0.5 * (values[:, first] - values[:, second]) ** 2
     variogram = law.variogram(features)[first, second]
     factor = law.factor(features)
     from_factor = 0.5 * np.sum((factor[first] - factor[second]) ** 2, axis=1)
     return np.concatenate(
-        [deviations(squares, variogram), deviations(squares, from_factor)]
+        [deviations(half_squares, variogram), deviations(half_squares, from_factor)]
     )
 
 
@@ -1177,6 +1180,7 @@ def _z_of_prompts(features: icl.Features, count: int, seed: int) -> Array:
     prompts = trainer.prompts()
     noise = (prompts.label - label).ravel()
     moments = np.column_stack([noise, noise**2])
+    # Whether each token, and each query, has the feature of a column.
     is_token = prompts.token.ravel()[:, None] == np.arange(features.K)
     is_query = prompts.query[:, None] == np.arange(features.K)
     return np.concatenate(
@@ -1210,8 +1214,8 @@ def stable_rates(quick: bool) -> Claim:
         relative_rises.append(at_bound.relative_rise)
     largest_ratio = max(curvature_ratios)
     largest_rise = max(relative_rises)
-    # At 0.98 and 1.02 times the limit the gradient changes by about 4 % in a step, so
-    # that these steps decide whether it grows or shrinks.
+    # At 0.98 and 1.02 times the limit 2/λ_max the gradient changes by about 4 % in a
+    # step. So many steps show clearly whether it grows or shrinks.
     steps = 150 if quick else 300
     growth_below = _growth_at_minimum(0.98, steps)
     growth_above = _growth_at_minimum(1.02, steps)

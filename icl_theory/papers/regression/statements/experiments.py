@@ -5,7 +5,7 @@ They concern phases of sampled runs, attention, noise, other functions and the b
 Letters: K features v_m have the smallest distance Δ, called their gap, and the
 probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
 tokens, with label noise of standard deviation σ. The score of feature m for a query k
-is S_mk, and the loss ℒ. The growth of the query's own score is α_k = -∂ℒ/∂S_kk. Another
+is S_mk. The loss is ℒ. The growth of the query's own score is α_k = -∂ℒ/∂S_kk. Another
 score has the growth β_mk = -∂ℒ/∂S_mk. The learning rate is η. The attention on the
 query's own feature is Attn. In the exchangeable class all pairs of features have the
 variogram γ = L²Δ²/2. In this class one number describes the scores: the gap u between
@@ -77,7 +77,8 @@ def phases_of_samples(quick: bool) -> Claim:
     for comparison in comparisons:
         checks += comparison.checks
     wrong_times = sum(_wrong_times(comparison) for comparison in comparisons)
-    # All checks of a comparison have the same limit.
+    # All checks of a comparison have the same limit. The limits of two comparisons are
+    # nearly equal.
     worst = max(checks, key=lambda check: abs(check.z))
     smallest_error = min(
         check.standard_error / abs(check.population) for check in checks
@@ -96,8 +97,8 @@ def phases_of_samples(quick: bool) -> Claim:
 def _wrong_times(comparison: regression.SampledPhases) -> int:
     """Return how many of the exact times T_I and T_ε differ from those of the run.
 
-    In a comparison, a time is a crossing between two steps. In the exact run the time
-    is the first step at or after the crossing.
+    In a comparison, a time has a fraction: it is interpolated between two steps. In the
+    exact run the time is the first step at or after this point.
     """
     # The population value of a check is the time in exact descent.
     times = {check.name: math.ceil(check.population) for check in comparison.checks}
@@ -132,8 +133,8 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
         errors.append(terms.error)
         shown.append(f"{largest:.2f}, in the end {last:.2f} ({name})")
     # The moves of a query's scores sum to 0, so that the ratio is 1 if all other scores
-    # move equally. The longer verdict needs a ratio at the end that has come at least
-    # halfway from the largest ratio to 1.
+    # move equally. The longer verdict needs all last ratios to be nearer to 1 than half
+    # the distance of the largest ratio from 1.
     verdict = "holds"
     if apart(last_ratios, 1.0) < 0.5 * (max(largest_ratios) - 1.0):
         verdict = "holds, and in the tail the other scores move alike"
@@ -184,9 +185,10 @@ def _cross_terms(risk: icl.PopulationRisk, steps: int) -> CrossTerms:
     run = icl.descend(risk, eta=2.0, steps=steps, method="fast")
     # The states after Phase I: all queries attend to their own feature.
     is_late = run.attention.min(axis=1) >= 0.5
-    others = risk.features.K - 1.0
+    number_of_others = risk.features.K - 1.0
     late_states = run.states[is_late]
-    ratios = [others * float(cross_ratios(risk, state).max()) for state in late_states]
+    largest_ratios = [float(cross_ratios(risk, state).max()) for state in late_states]
+    ratios = [number_of_others * ratio for ratio in largest_ratios]
     # The growth is compared at one state, which may be any.
     middle_state = run.states[len(run.t) // 2]
     expected = -risk.features.probs * theorems.direct(risk, middle_state).slope
@@ -295,7 +297,7 @@ def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
     ``path`` has the sequences along its first axis, (T, ...), and the counts have the
     shape of its other axes. A turn is a change from rising to falling, or back.
     Relative changes of at most ``small`` do not count. The default is far above
-    rounding, so that a sequence that has come to rest has no turns.
+    rounding, which thus adds no turns to a sequence that has come to rest.
     """
     log_sequences = np.log(path.reshape(len(path), -1)).T
     counts = []
@@ -326,7 +328,7 @@ class Setting(NamedTuple):
     eta : float
         Learning rate.
     is_slow : bool
-        Whether a quick row leaves this problem out.
+        Whether the row ``oscillation`` leaves this problem out of a quick audit.
     """
 
     name: str
@@ -1176,8 +1178,8 @@ def _gaussian_law(L: float) -> regression.QuadraticLaw:
 def _speeds_up(kappa: float) -> bool:
     """Whether the first steps from Q = 0 get longer.
 
-    If they do, the loss has a plateau: descent starts slowly, because only the linear
-    part of the functions gives Q its first slope, which is small for a large κ.
+    If they do, the loss has a plateau: descent starts slowly, because at Q = 0 only the
+    linear part of the functions gives the loss a slope, which is small for a large κ.
     """
     # κ = 2α²(d + 1)/β² for d = 2 and β = 1, with the standard deviations α and β of the
     # entries of A and b in xᵀAx + bᵀx.

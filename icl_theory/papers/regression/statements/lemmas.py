@@ -115,6 +115,7 @@ def direct_sums(quick: bool) -> Errors:
         sums = theorems.direct(risk, scores)
         recorded = risk.observe(scores)  # what a run records of a state
         loss = risk.loss(scores)
+        # Both the computed and the recorded losses must equal the sums.
         query_losses = (risk.loss_per_query(scores), recorded["loss_per_query"])
         yield query_losses, sums.loss
         # Entries of gradients and attention may be 0, so that these errors are not
@@ -346,11 +347,11 @@ def lemma_2_signs(quick: bool) -> Claim:
 
     # The largest |β|/α of some tasks: along a run, or for random kernels at S = 0.
     steps = 300 if quick else 3000
-    equal = np.ones(5)
-    unequal = np.array([1.0, 1.3, 0.8])
+    equal_variances = np.ones(5)
+    unequal_variances = np.array([1.0, 1.3, 0.8])
     largest_ratios = {
-        "exchangeable tasks": _cross_ratio_along(equal, steps),
-        "the kernel diag(1, 1.3, 0.8)": _cross_ratio_along(unequal, steps),
+        "exchangeable tasks": _cross_ratio_along(equal_variances, steps),
+        "the kernel diag(1, 1.3, 0.8)": _cross_ratio_along(unequal_variances, steps),
         "random kernels": ratios.max(),
     }
     beta_is_smaller = [name for name, ratio in largest_ratios.items() if ratio <= 1.0]
@@ -414,15 +415,15 @@ def _growth_of(risk: icl.PopulationRisk, seed: int) -> Growths:
     )
 
 
-def _cross_ratio_along(diagonal: Array, steps: int) -> float:
+def _cross_ratio_along(variances: Array, steps: int) -> float:
     """Return the largest |β_mk|/α_k along a run of ``steps`` steps.
 
-    The values of functions at the features are independent, with the variances
-    ``diagonal``, (K,).
+    The values of functions at the features are independent, with these ``variances``,
+    (K,).
     """
     risk = icl.PopulationRisk(
-        icl.Features.simplex(len(diagonal), delta=1.0),
-        tasks.KernelTask(np.diag(diagonal)),
+        icl.Features.simplex(len(variances), delta=1.0),
+        tasks.KernelTask(np.diag(variances)),
     )
     run = icl.descend(risk, eta=4.0, steps=steps)
     return max(float(cross_ratios(risk, state).max()) for state in run.states)
@@ -524,7 +525,7 @@ def _over_its_bound(check: BoundCheck) -> float:
 
 
 def _worst_by_search(run: icl.Trajectory) -> float:
-    """Compare L Σ a_m d_m with the worst error that a linear programme finds.
+    """Compare L Σ_m a_m ‖v_m - v_k‖ with the worst error that a linear programme finds.
 
     The result is the largest relative difference over all queries. The result also
     covers two faults of the programme: the worst error that it states may not be the
@@ -578,8 +579,8 @@ def unseen_functions(quick: bool) -> Claim:
         predictions = values @ theorems.direct(risk, scores).attention
         errors.append(np.abs(predictions - values))
     worst = float(np.max(np.array(errors) / np.array(bounds_of_states)[:, None]))
-    first = float(errors[0].max())
-    last = float(errors[-1].max())
+    first_error = float(errors[0].max())
+    last_error = float(errors[-1].max())
     # Errors fall like 1/√t: to 0.002 of the first one in 10⁸ steps, and to about 0.2 of
     # it in the 10⁴ steps of a quick row. The limits are above these numbers.
     largest_share_left = 0.3 if quick else 0.05
@@ -587,12 +588,14 @@ def unseen_functions(quick: bool) -> Claim:
     # span. The least share here is 8 %.
     are_unseen = functions.least_outside > 0.01
     return Claim.of(
-        worst <= 1.0 + EQUAL and are_unseen and last < largest_share_left * first,
+        worst <= 1.0 + EQUAL
+        and are_unseen
+        and last_error < largest_share_left * first_error,
         "trained on cosines, K = 7 features in the plane,"
         f" {int(run.t[-1]):,} steps; 40 drawn L-Lipschitz functions, at least"
         f" {functions.least_outside:.0%} of each outside the training tasks' span",
         f"error at most {worst:.3f} of the band at {len(run.t)} saved steps; largest"
-        f" error from {first:.2g} to {last:.1g}",
+        f" error from {first_error:.2g} to {last_error:.1g}",
     )
 
 
@@ -637,7 +640,8 @@ def concentration(quick: bool) -> Claim:
     """P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)"""
     prompt_lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
     # A failure is a prompt outside of the event, and has the probability 1 - P. These
-    # factors are the bounds on this probability, divided by its exact value.
+    # factors are the bounds on this probability, divided by its computed value plus the
+    # error of this value.
     factors = []
     for N, K, delta in itertools.product(
         prompt_lengths, (2, 5, 20), (0.02, 0.05, 0.15)
@@ -687,7 +691,7 @@ def conditional_loss(quick: bool) -> Claim:
     # in it has every feature.
     delta = 0.25
     run = icl.descend(risk, eta=4.0, steps=10**4 if quick else 10**7, method="fast")
-    # The least loss on all prompts: some prompts lack the query's feature.
+    # The least loss on all prompts. It is not 0, as some lack the query's feature.
     floor = risk.floor()
     start = _conditional(risk, run.states[0], delta)
     end = _conditional(risk, run.states[-1], delta)
@@ -972,8 +976,8 @@ def _upper_verdict(
     if is_bounded:
         # An upper bound is loose for the run with the least ratio.
         looseness = orderwise.fitted_constants()[statement.name].highest / survey.low
-        # A smaller looseness is not worth saying, because a factor `BOUNDED` is allowed
-        # anyway.
+        # A factor `BOUNDED` is allowed anyway, so that a bound which is loose by up to
+        # twice this factor is not called loose.
         if looseness > 2.0 * orderwise.BOUNDED:
             return f"holds, loose by up to {looseness:.2g}"
         return "holds"
@@ -1115,14 +1119,14 @@ def theorem_1_explicit(quick: bool) -> Claim:
 
 
 def _over_bound(
-    features: tuple[int, ...], constants: tuple[float, ...], deficits: tuple[float, ...]
+    sizes: tuple[int, ...], constants: tuple[float, ...], deficits: tuple[float, ...]
 ) -> Array:
     """Return ``T - T₁ - 1`` divided by its bound, for every run.
 
-    There is a run for each combination of K (``features``), the step constant c
+    There is a run for each combination of K (``sizes``), the step constant c
     (``constants``), and the deficit 1 - Attn at which the run ends. All have γ = 1.
     """
-    cases = [*itertools.product(features, constants, deficits)]  # K, c and the deficit
+    cases = [*itertools.product(sizes, constants, deficits)]  # K, c and the deficit
     # `after_phase_one` bounds T - T₁ by (7/16)(K-1)/(ηε) + 1. The 1 is the last step,
     # which may go far beyond ε. This 1 is subtracted from both sides, so that the ratio
     # says how tight the first term is, however few steps there are.

@@ -201,11 +201,11 @@ def _predicted_ends(
         return math.log(float(risk.loss(np.asarray(u))) / epsilon)
 
     # At u = 60 the loss has the factor e^-120, so that the target is passed.
-    end = float(brentq(log_loss_over_target, 0.0, 60.0))
+    gap_at_target = float(brentq(log_loss_over_target, 0.0, 60.0))
     return Ends(
         attends=steps_to(gap_at(0.5)),
         tail=steps_to(gap_at(1.0 - regression.tail_start(K))),
-        target=steps_to(end),
+        target=steps_to(gap_at_target),
     )
 
 
@@ -227,7 +227,8 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
     steps = 800 if quick else 6000
     # The 1/t tail begins only after the exponential one, and needs more steps.
     last_steps = 2 * steps if quick else 4 * steps
-    # A run with the default ε at the rate 0.1 is used by both measurements below.
+    # The run with the default ε at the rate 0.1 is used twice: for the rates, and for
+    # the ends of the exponential tail.
     runs = _AdamRuns(beta2)
 
     etas = (0.1, 0.2) if quick else (0.025, 0.05, 0.1, 0.2)
@@ -245,10 +246,10 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
     exponent = power(list(ends), list(ends.values()))
 
     # The 1/t tail begins first with the largest stabiliser.
-    largest = max(ends)
-    last = runs.of(ETA_OF_STABILISERS, largest, last_steps)
-    limit = (SMALL_K - 1) * largest / (4.0 * ETA_OF_STABILISERS)
-    tail = float(last.t[-1] * last.loss[-1]) / limit
+    largest_stabiliser = max(ends)
+    long_run = runs.of(ETA_OF_STABILISERS, largest_stabiliser, last_steps)
+    limit = (SMALL_K - 1) * largest_stabiliser / (4.0 * ETA_OF_STABILISERS)
+    over_limit = float(long_run.t[-1] * long_run.loss[-1]) / limit
     drawn = runs_by_rate[-1]
     return (
         f"Adam's tail is {'exponential' if is_exponential else 'not exponential'}: for"
@@ -256,7 +257,7 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
         f" step for η = {listed(etas, 'g')}, where ½|ln β₂| = {expected_rate:.4f}. The"
         f" rate has halved at the loss {listed(ends.values(), '.0e')} for Adam's ε ="
         f" {listed(ends, '.0e')}, fitted by ε^{exponent:.2f}; after that t L(t)"
-        f" 4η/((K-1)ε) is {tail:.2f} at step {int(last.t[-1]):,}."
+        f" 4η/((K-1)ε) is {over_limit:.2f} at step {int(long_run.t[-1]):,}."
     ), [along("Adam", drawn, drawn.loss)]
 
 
@@ -361,7 +362,7 @@ def _decayed(
 
 
 def _predicted_resting_loss(decay: float) -> float:
-    """Return the loss ½(K-1)λu* at the gap u* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)).
+    """Return the loss ½(K-1)λu* at the gap u* with e^(-u*) = √(λu*/(γK)).
 
     Here λ is the weight decay. docs/theory/rules.md derives both formulas.
     """
@@ -369,7 +370,7 @@ def _predicted_resting_loss(decay: float) -> float:
     from scipy.optimize import brentq
 
     def difference(u: float) -> float:
-        """Left side minus right side of the equation for u*, over K - 1."""
+        """Left side minus right side of the equation for u*."""
         return math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
 
     # The difference falls with u. For λ from 1e-9 to 1 its zero is between these ends.

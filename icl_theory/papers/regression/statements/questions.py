@@ -132,8 +132,8 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
     """Describe how the exponent of T rises with L after its lowest value.
 
     ``exponent`` is d ln T/d ln L at each of the ``lipschitz`` constants L, and
-    ``predicted`` is L*. For few features the exponent never comes near -2, so that
-    some of the values below may not be reached.
+    ``predicted`` is L*. For few features the exponent never comes near -2, and its
+    lowest value may be above -1.8.
     """
     lowest = int(np.argmin(exponent))
     lipschitz = lipschitz[lowest:]
@@ -336,7 +336,7 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     stable = icl.largest_stable_eta(risk)
     limit = stable.eta  # 2/λ_max at the minimum
     minimum = stable.params
-    least = risk.loss(minimum)
+    least_loss = risk.loss(minimum)
     near = minimum + 1e-3 * np.random.default_rng(0).normal(size=minimum.shape)
     # Learning rates divided by the limit.
     factors = np.array([0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
@@ -349,12 +349,12 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     from_zero = []
     for eta in (factors * limit).tolist():
         last_params = plain_descent(risk, near, eta, steps)
-        from_near.append(risk.loss(last_params) - least)
-        from_zero.append(_height_at_end(risk, eta, steps) - least)
+        from_near.append(risk.loss(last_params) - least_loss)
+        from_zero.append(_height_at_end(risk, eta, steps) - least_loss)
     excess_from_near = np.array(from_near)
     excess_from_zero = np.array(from_zero)
     # Descent settles if the excess has fallen, and leaves the minimum if it has grown.
-    settles = excess_from_near < risk.loss(near) - least
+    settles = excess_from_near < risk.loss(near) - least_loss
     behaviour = []
     for factor, does_settle in zip(factors, settles, strict=True):
         behaviour.append(f"{factor:g} ({'settles' if does_settle else 'leaves'})")
@@ -439,7 +439,7 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     lipschitz = np.logspace(-1, 3, 41 if quick else 161)
     fixed, shrinking = _steps_at_both_rates(lipschitz, K, epsilon)
 
-    tail = (K - 1) / (4 * epsilon)  # η = 1
+    tail = (K - 1) / (4 * epsilon)  # the steps of the tail, (K-1)/(4ηε), at η = 1
     is_beyond = lipschitz > regression.crossover(epsilon, delta=1.0, K=K)
     first_beyond = int(np.argmax(is_beyond))  # the index of the first L beyond L*
     # From some L on the first steps are so long that they reach far into the tail. The
@@ -600,7 +600,7 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     # A mean may be negative by chance, and then has no logarithm. The number in its
     # place is so small that an absurd exponent would show that this has happened.
     exponent = power(sizes, np.maximum(mean_excesses, 1e-99))
-    number = sizes.astype(float)
+    abscissas = sizes.astype(float)
     # A logarithmic axis has no place for a mean of 0 or less, hence the least ordinate.
     return (
         f"After {steps} steps on M fixed prompts the population loss exceeds that of"
@@ -609,11 +609,11 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     ), [
         Series(
             "excess population loss",
-            number,
+            abscissas,
             np.maximum(mean_excesses, 1e-12),
             points=True,
         ),
-        Series("∝ 1/M", number, mean_excesses[0] * sizes[0] / sizes),
+        Series("∝ 1/M", abscissas, mean_excesses[0] * sizes[0] / sizes),
     ]
 
 
@@ -765,8 +765,8 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     constant = float(halves.nondegeneracy(features).max())  # c_k, zero for all queries
     attention = float(half_run.attention[-1].max())
     learns = half_run.loss[-1] < 0.01 * half_run.loss[0]  # 1 %: clearly on its way to 0
-    # Attention on the query's half alone is enough to learn: 2/K on each of its
-    # features. A query attends to its own feature if it has more.
+    # Attention on the query's half alone is enough to learn: 2/K on each feature of the
+    # half. A query attends to its own feature if this feature has more than 2/K.
     attends = attention > 2.0 / K
     is_degenerate = constant == 0.0 and learns and not attends and meets_condition
     return (

@@ -279,9 +279,9 @@ def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     )
     low = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)  # max_m C^(k)_mm
-    missed = missed_squared(risk, scores)
-    require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
-    ratio = 2.0 * risk.loss_per_query(scores) / missed
+    mean_square = missed_squared(risk, scores)  # E(1 - Attn_k)², (K,)
+    require(bool(mean_square.min() >= SMALLEST_SIDE), TOO_NEAR)
+    ratio = 2.0 * risk.loss_per_query(scores) / mean_square
     # The term with `high` allows for the rounding of a `low` near 0, which is computed
     # as a difference of numbers as large as `high`. A share of 1e-13 is generous.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
@@ -339,10 +339,10 @@ def PREDICTION(run: icl.Trajectory) -> BoundCheck:
     bound = float(bounds[k])
     require(bound >= SMALLEST_SIDE, TOO_NEAR)
     # The bound has the expected attention in it, so it is compared with the errors of
-    # expected predictions. The attention for these is summed over prompts, which does
-    # not use the formula of the risk.
-    of_query = theorems.prompts(risk.features.probs, risk.N, scores[:, k])
-    mean_attention = of_query.probability @ of_query.attention
+    # expected predictions. For these the expected attention is a sum over prompts,
+    # which does not use the formula of the risk.
+    prompts = theorems.prompts(risk.features.probs, risk.N, scores[:, k])
+    mean_attention = prompts.probability @ prompts.attention
 
     # The worst function is L times the distance from the query. This function is
     # L-Lipschitz by the triangle inequality, and attains the bound. The bound holds for
@@ -500,7 +500,7 @@ def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
     for scores in run.states:
-        # One step from each saved state.
+        # The losses of the queries before and after one step from the saved state.
         before = risk.loss_per_query(scores)
         after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
         attention = np.diagonal(risk.attention(scores))
@@ -749,9 +749,9 @@ def within_noise(run: icl.Trajectory, population: icl.Risk) -> list[BoundCheck]:
     # Each statement takes an equal share of the probability of a false alarm.
     limit = limit_of(share=1.0 / len(SAMPLED), freedom=len(ratios) - 1)
     checks = []
-    # One column of ratios, over the steps, for each statement: losses, and slopes.
-    for statement, column in zip(SAMPLED, np.array(ratios).T, strict=True):
-        check = mean_check(statement.name, 1.0, column, limit)
+    # The first statement is on the ratios of the losses, the second on the slopes.
+    for statement, of_steps in zip(SAMPLED, np.array(ratios).T, strict=True):
+        check = mean_check(statement.name, 1.0, of_steps, limit)
         note = (
             f"z = {check.z:+.1f} of at most {check.limit:.1f},"
             f" standard error {check.standard_error:.1g}"

@@ -202,11 +202,11 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     from scipy.special import gammaln  # slow to load
 
     N, p = prompt
-    # The law of the sum of all counts. It starts as that of an empty sum, which is 0.
+    # The law of the sum of all counts. It starts as the law of the empty sum, 0.
     # The counts of features with equal probabilities are added in one step.
     total = CountLaw(np.ones(1), offset=0)
-    distinct, features_with = np.unique(p, return_counts=True)
-    for probability, copies in zip(distinct, features_with, strict=True):
+    distinct, multiplicities = np.unique(p, return_counts=True)
+    for probability, copies in zip(distinct, multiplicities, strict=True):
         law = _box_law(float(probability) * N, width, N)
         # No whole number is that near to the mean: the event is impossible.
         if law is None:
@@ -264,16 +264,14 @@ def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> Count
     and the laws that make up the binary form of ``copies`` are added. Only sums up to
     ``most`` are needed.
     """
-    doubled = law  # at bit i it is the law of the sum of 2^i counts
-    binary_digits = bin(copies)[2:]
-    for bit in reversed(binary_digits):
-        if bit == "1":
+    doubled = law  # the law of the sum of 1, 2, 4, … counts
+    while True:
+        if copies % 2 == 1:
             total = add_laws(total, doubled, most)
-        # If twice as many counts always sum to more than ``most``, no larger sum is
-        # needed.
-        if 2 * doubled.offset <= most:
-            doubled = add_laws(doubled, doubled, most)
-    return total
+        copies //= 2
+        if copies == 0:
+            return total
+        doubled = add_laws(doubled, doubled, most)
 
 
 def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
@@ -291,8 +289,8 @@ def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
     else:
         from scipy.signal import fftconvolve  # slow to load
 
-        # The rounding of a transform of size n is of the order ε log₂ n times the norm
-        # of its argument; 8 is generous.
+        # The rounding of a convolution by transforms of size n is of the order ε log₂ n
+        # times the product of the norms of its arguments; 8 is generous.
         norms = float(np.linalg.norm(first_needed) * np.linalg.norm(second_needed))
         transform_size = len(first_needed) + len(second_needed)
         error += 8.0 * EPSILON * math.log2(transform_size) * norms

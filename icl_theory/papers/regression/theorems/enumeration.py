@@ -136,8 +136,8 @@ def functions_of(task: tasks.Task, features: icl.Features) -> Array:
     """Return M functions with the second moments of a law, (M, K).
 
     A row f_i has the values of a function at the features. The sum Σ_i f_im f_ij is
-    E f_m f_j, or has at least the same variogram ½ E(f_m - f_j)², on which alone the
-    loss depends.
+    E f_m f_j, or differs from it but has the same variogram ½ E(f_m - f_j)², on which
+    alone the loss depends.
     """
     x = features.vectors
     if isinstance(task, tasks.Exchangeable):

@@ -56,8 +56,10 @@ PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
 # A rate is measured at this many values of the gap u in a phase, both ends among them.
 # In a phase a rate rises and falls at most once, so that fewer values would be enough.
 RATE_NODES = 17
-# A rate is measured over at least this distance in u. The rounding of u, of up to some
-# 1e-14, is then 1e-11 of the distance, and the rate changes by at most 0.2 % over it.
+# A rate is measured over about this distance in u, or over one step if steps are
+# longer. The rounding of u, of up to some 1e-14, is 1e-11 of this distance, and the
+# rate changes by at most 0.2 % over it. The first rate of a phase is always measured
+# over one step.
 RATE_WINDOW = 1e-3
 # The rates are kept for this many sets of runs. There is a set for the whole law, one
 # for its inner part, and one for each value of a limit.
@@ -326,8 +328,10 @@ def _rate_windows(
     """Return steps of the phase between which rates are measured, see `_rates`.
 
     Each window belongs to a node, which is one of several equidistant gaps u. The
-    window ends with the first step at or beyond its node, and is at least `RATE_WINDOW`
-    long in u: the rate over a single short step would lose its digits to cancellation.
+    window of the first node is the first step of the phase. Every other window ends
+    with the first step at or beyond its node, and is about `RATE_WINDOW` long in u, or
+    one step if steps are longer: the rate over a single short step would lose digits to
+    cancellation.
     """
     counter = runs.counter
     start = counter.position(begin)
@@ -354,9 +358,9 @@ def _kept(measure: Measure) -> Measure:
 
     @wraps(measure)
     def kept_measure(runs: CountedRuns) -> Range:
-        for known_runs, known_result in results:
-            if known_runs is runs:
-                return known_result
+        for kept_runs, kept_result in results:
+            if kept_runs is runs:
+                return kept_result
         result = measure(runs)
         results.append((runs, result))
         del results[:-KEPT_RESULTS]
@@ -632,12 +636,13 @@ def by_name(name: str) -> OrderStatement:
 
 def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
     """Return the ratios of the measured quantity to the scale, for each run."""
-    # A run that reaches ε within Phase I says nothing about the phases.
+    # A run that reaches ε within Phase I has no whole phase to measure.
     applies = runs.steps > runs.attends
     if statement.flat is not None:
         is_flat = runs.size * runs.imbalance <= 1.0
         applies &= is_flat == statement.flat
-        # The statements on a regime are about runs that reach ε.
+        # The statements on a regime are about runs that reach ε. For any other run
+        # INT64_MAX stands for the number of steps.
         applies &= runs.steps < INT64_MAX
     low, high = statement.measure(runs)
     scale = statement.scale(runs)
@@ -775,7 +780,8 @@ def _sides(statement: OrderStatement, run: icl.Trajectory) -> BoundCheck:
     Raise `UnstatedError` if the statement says nothing about the run.
     """
     _check_applies(statement, run)
-    # In extreme runs numbers exceed the range of float64. These runs are refused below.
+    # In extreme runs numbers exceed the range of float64. Such a run is refused below,
+    # or by `Statement.check` if a side of the statement is not finite.
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         runs = _as_columns(run)
         ratios = measured_ratios(statement, runs)
