@@ -13,8 +13,9 @@ by symbol from this law, without drawing a chain.
 In a *circulant* chain all rows are shifts of one Dirichlet row: the differences of
 successive symbols, modulo k, are independent and have the same law. All symbols are
 equally frequent in the long run, so that their frequencies say nothing about the next
-one. For such chains n counts differences instead of pairs. With two or three symbols,
-the law of their sequences does not change when symbols are renamed.
+one. For such chains :math:`n_{sy}` is the number of differences equal to y - s so far.
+`Sequences.every` needs a law of the sequences that does not change when symbols are
+renamed. Circulant chains have such a law if they have two or three symbols.
 
 In the shapes below, M is the number of sequences.
 """
@@ -84,11 +85,11 @@ class Sequences(NamedTuple):
         log_probability = np.zeros(symbols.shape[1])
         laws = [counts.law]
         for symbol in symbols[1:]:
-            log_probability += np.log(counts.law[counts.columns, symbol])
+            log_probability += np.log(counts.law[counts.sequence_indices, symbol])
             counts.add(symbol)
             laws.append(counts.law)
         # The number of ways to name the symbols of a sequence after the first one. A
-        # symbol that occurs after ``used`` others has one of the k - used other names.
+        # symbol that first occurs after ``used`` others has one of k - used names.
         namings = np.ones(symbols.shape[1])
         distinct = symbols.max(axis=0) + 1
         for used in range(1, k):
@@ -135,19 +136,19 @@ class _Counts:
 
     def __init__(self, k: int, concentration: float, first: Symbols) -> None:
         self.k = k
-        self.columns = np.arange(len(first))
+        self.sequence_indices = np.arange(len(first))
         self.last = first
         self.posterior = np.full((len(first), k, k), concentration)
 
     @property
     def law(self) -> Array:
         """Law of the next symbol of each sequence, (M, k)."""
-        row = self.posterior[self.columns, self.last]
+        row = self.posterior[self.sequence_indices, self.last]
         return np.asarray(row / row.sum(axis=1, keepdims=True))
 
     def add(self, symbol: Symbols) -> None:
         """Count the next symbol of each sequence."""
-        self.posterior[self.columns, self.last, symbol] += 1.0
+        self.posterior[self.sequence_indices, self.last, symbol] += 1.0
         self.last = symbol
 
 
@@ -165,7 +166,7 @@ class _Differences(_Counts):
         for shift in range(self.k):
             shifted_last = (self.last + shift) % self.k
             shifted_symbol = (symbol + shift) % self.k
-            self.posterior[self.columns, shifted_last, shifted_symbol] += 1.0
+            self.posterior[self.sequence_indices, shifted_last, shifted_symbol] += 1.0
         self.last = symbol
 
 
@@ -175,43 +176,45 @@ def _counts(circulant: bool) -> type[_Counts]:
 
 
 def _named_by_occurrence(k: int, T: int) -> Symbols:
-    """Return the sequences in which new symbols come in the order 0, 1, ..., (T, M)."""
+    """Return the sequences, (T, M), in which new symbols come in the order 0, 1, ..."""
     # Begin with a single sequence of one symbol. The array is (M, length so far).
     sequences = np.zeros((1, 1), dtype=np.intp)
     for _ in range(T - 1):
         # The symbols 0, ..., max that have occurred may follow, or the new one max + 1,
         # unless all k have occurred.
-        choices = np.minimum(sequences.max(axis=1) + 2, k)
-        symbol = np.concatenate([np.arange(count) for count in choices])
-        sequences = np.column_stack([np.repeat(sequences, choices, axis=0), symbol])
+        choice_counts = np.minimum(sequences.max(axis=1) + 2, k)
+        symbol = np.concatenate([np.arange(count) for count in choice_counts])
+        continued = np.repeat(sequences, choice_counts, axis=0)
+        sequences = np.column_stack([continued, symbol])
     return np.ascontiguousarray(sequences.T)
 
 
 def check_enumerable(k: int, T: int) -> None:
-    """Raise an error if all sequences of T symbols do not fit in memory.
+    """Raise an error if the sequences of T symbols do not all fit in memory.
 
     The message states how much memory the sequences would take.
     """
     # There are about k^T / k! sequences. The logarithm is taken because k^T overflows.
     log_count = T * math.log(k) - math.lgamma(k + 1.0)
-    # A generous estimate: at each position a pass through both layers has products of
-    # all pairs of symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
+    # A generous estimate: at each position a pass through both layers of the model has
+    # products of all pairs of symbols, k² numbers of 8 bytes, and a few vectors of k
+    # numbers.
     bytes_of_sequence = 8.0 * T * (k + 2.0) * (k + 2.0)
     log_bytes = log_count + math.log(bytes_of_sequence)
-    # An array of so few bytes is taken to fit in any case. This saves a call of `free`,
-    # which has to ask the system.
+    # Arrays of up to `SMALL` bytes are taken to fit in any case. This saves a call of
+    # `free`, which has to ask the system.
     if log_bytes <= math.log(SMALL):
         return
     available = free()
-    # If no byte is free, its logarithm would be -inf, and log() would raise an error.
+    # If no byte is free, the logarithm of ``available`` would raise an error.
     if log_bytes > math.log(max(available, 1.0)):
         log_gigabytes = log_bytes - math.log(1e9)
-        digits = log_gigabytes / math.log(10.0)
+        exponent = log_gigabytes / math.log(10.0)
         raise argument_error(
             "T",
             T,
             f"smaller unless sequences is given: all sequences of {T} symbols would"
-            f" take about 10^{digits:.0f} GB of memory, and {available / 1e9:.3g} GB"
+            f" take about 10^{exponent:.0f} GB of memory, and {available / 1e9:.3g} GB"
             " are free",
         )
 

@@ -72,8 +72,8 @@ from icl_theory.tokens import Chains, TwoLayerTransformer, mean_loss
 
 EDELMAN = "Edelman et al. 2024, {} (reconstructed)"
 NICHANI = "Nichani et al. 2024, {} (reconstructed)"
-# The log loss of two states, on which most rows are measured. It needs a sink. The rate
-# eta is a choice.
+# The log loss of two states, on which most rows are measured. It needs a sink: without
+# one the predicted probability of a symbol may be 0. The rate eta is a choice.
 LOG = InductionHeads(objective="log", sink=0.0, eta=0.5)
 # Laws of chains of three states, see `_chains`.
 LAWS = ("doubly stochastic", "Dirichlet", "lazy", "sparse")
@@ -352,7 +352,8 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     """
     # Times are in ηt, so that longer steps change them little.
     log_problem = LOG.changed(T=30, eta=1.0) if quick else LOG
-    # The log loss is not known for four symbols, so k is varied with the square loss.
+    # The log loss is known for two and three symbols alone, so k is varied with the
+    # square loss.
     square_problem = InductionHeads(
         T=12 if quick else 24, points=8 if quick else 32, eta=8.0
     )
@@ -410,7 +411,7 @@ def _small_match(exponents: dict[str, Exponents], log_problem: InductionHeads) -
     run = descend(
         problem.risk(), problem.rate(), steps=3, method="exact", progress=False
     )
-    # All of the first steps are saved. b comes after the scores of the lags.
+    # A run of three steps saves all its states. b comes after the scores of the lags.
     b = run.states[:, problem.lags]
     rates_of_b = np.diff(b) / problem.rate()
     return (
@@ -464,7 +465,7 @@ class Plateaus(NamedTuple):
         return power(self.ratios_with_plateau[-2:], self.lengths[-2:])
 
     def words(self) -> str:
-        """Say which ratios have a plateau, and how long it is.
+        """Say which ratios have a plateau, and how long the plateaus are.
 
         With fewer than two plateaus, say only how many there are.
         """
@@ -510,10 +511,11 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
 
 
 class Pretrained(NamedTuple):
-    """Excess losses of three predictions, after 100 steps on some chains.
+    """Excess losses of three predictions that know some chains.
 
-    Names end in the chains on which the loss is measured: "own" are the chains that
-    were trained on, and "new" is the whole law of chains. An excess is a loss above
+    Two of them are models after 100 steps on these chains. Names end in the chains on
+    which the loss is measured: "own" are the chains that were trained on, and "new" is
+    the whole law of chains. An excess is a loss above
     the Bayes loss of the chains on which the loss is measured. Its unit is the excess
     of the unigram on the whole law.
     """
@@ -558,8 +560,8 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
     own_risk = own_chains.risk()
     # The Bayes-optimal prediction for the chains that are trained on has to know these
     # chains by heart. The core of the risk has a table with a row for each possible set
-    # of counts of pairs of symbols in a sequence. Its column ``truth`` has the law of
-    # the next symbol, given these counts.
+    # of counts of pairs of symbols in a sequence. The array ``truth`` of the table has
+    # the laws of the next symbol, given these counts.
     by_heart = core_risk(own_risk).law.table.truth
     by_heart_excess = mean_loss(core_risk(new_risk).law.table, by_heart).excess
     unit = unigram_excess(all_chains)
@@ -618,7 +620,7 @@ def continued(T: int, chains: int, seeds: int, steps: int) -> Continued:
 def _continued_words(T: int, quick: bool) -> str:
     """Say how runs on few chains change if they go on beyond 100 steps.
 
-    The quick audit goes on for no longer than 100 steps.
+    In the quick audit the flow ends at the time of 100 steps.
     """
     seeds = 1 if quick else 10
     sizes = (1,) if quick else (1, 2)  # numbers of chains
@@ -703,7 +705,7 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     head_new = medians([run.head_new for run in runs])
     by_heart_new = medians([run.by_heart_new for run in runs])
 
-    # A head that has less than half of the unigram's excess on new chains generalises.
+    # A model with less than half of the unigram's excess on new chains generalises.
     generalising_size = _first_size(sizes, end_new < 0.5)
     by_heart_size = _first_size(sizes, by_heart_new < head_new)
     sentence = (
@@ -743,7 +745,7 @@ def basin(T: int, starts: list[float], parts: int, steps: int) -> Basin:
 
     ``starts`` are coarse values of b in rising order. From the first of them descent
     must not learn the head. The interval in which the outcome changes is divided into
-    ``parts``, and the boundary is one of the dividing points.
+    ``parts``, and the boundary is the upper end of one of these.
     """
     ends: dict[float, str] = {}
 
@@ -934,12 +936,12 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
     chain_count, k = chains.shape[:2]
     sum_over_queries = np.zeros((lags, chain_count))
     for y in range(k):
-        for part_of_position in _matches(chains, lags, T, y):
+        for part_of_position in _parts_of_positions(chains, lags, T, y):
             sum_over_queries += part_of_position
     return sum_over_queries / k - T / ((T + k) * k)
 
 
-def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
+def _parts_of_positions(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     """Yield the part of each position t in Σ_q P_qy E[N_qy/(n_y + 1)], (lags, C).
 
     This is the sum in `finite_slopes` for one symbol y. The part of position t has the
@@ -995,7 +997,7 @@ def _sums_after(to_counted: Array, T: int) -> Array:
 
     ``to_counted`` has the transitions with their factors, (C, nodes, k, k). The result
     is (T + 1, C, nodes, k), with entry t for position t. Entry T is 1, because no
-    symbols follow position T.
+    symbols follow position T. Entry 0 is not used.
     """
     sum_after = np.ones((T + 1, *to_counted.shape[:3]))
     for t in range(T - 1, 0, -1):
@@ -1105,9 +1107,10 @@ def tree_slopes(chains: Array, parents: Sequence[int]) -> Array:
     k = chains.shape[1]
     law = Chains(chains).start  # (C, k)
     independent = law[:, :, None] * law[:, None, :]  # ππ, (C, k, k)
-    of_parent = law[:, :, None] * chains - independent  # J_1 - ππ
+    parent_difference = law[:, :, None] * chains - independent  # J_1 - ππ
     differences = tree_joints(chains, parents) - independent
-    return np.asarray(np.sum(differences * of_parent / independent, axis=(3, 4)) / k)
+    terms = differences * parent_difference / independent
+    return np.asarray(np.sum(terms, axis=(3, 4)) / k)
 
 
 @row("first layer: trees", NICHANI.format("gradient"), bound="all")
@@ -1127,10 +1130,10 @@ def trees(quick: bool) -> Claim:
         slopes = tree_slopes(chains, parents)
         # Position 1 has only its parent before it.
         for i in range(2, positions):
-            others = [j for j in range(i) if j != parents[i]]
-            ahead = slopes[parents[i], i] > slopes[others, i].max(axis=0)
-            wins += int(ahead.sum())
-            cases += ahead.size
+            rivals = [j for j in range(i) if j != parents[i]]
+            parent_is_ahead = slopes[parents[i], i] > slopes[rivals, i].max(axis=0)
+            wins += int(parent_is_ahead.sum())
+            cases += parent_is_ahead.size
     return Claim.of(
         wins == cases,
         f"{tree_count} trees of {positions} symbols, each parent uniform among the"
@@ -1291,7 +1294,7 @@ def _settings() -> Iterable[TransformerPair]:
         )
         risk = on_chains(P, m, T, objective=objective, sink=sink).risk()
         # The loss of the transformer is relative to the law of the next symbol, so it
-        # does not include the noise of this symbol.
+        # does not include the noise of this symbol, which ``added`` accounts for.
         risk = replace(risk, added=0.0, least=risk.risk.floor())
         # Only the first m + 1 parameters (r, b) are trained, and not the sink's score.
         r_and_b = np.eye(len(risk.initial), m + 1)

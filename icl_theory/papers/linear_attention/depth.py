@@ -42,9 +42,9 @@ from icl_theory.papers.linear_attention.risks import (
     BestKnown,
 )
 
-# Largest number of layers. The nodes of the quadrature come from orthogonal polynomials
-# whose degree is this number. Their coefficients are exact fractions, whose digits grow
-# like the squared depth.
+# Largest number of layers, the depth. The nodes of the quadrature come from orthogonal
+# polynomials of degrees up to the depth. The coefficients of these polynomials are
+# exact fractions, whose digits grow like the squared depth.
 DEEPEST = 16
 # The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
@@ -240,9 +240,9 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     This is Chebyshev's algorithm, which takes the moments of the measure. In floating
     point it would lose digits at every step; fractions lose none.
     """
-    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ... The first of these
-    # integrals is the squared norm of p_k. ``earlier_row`` holds the integrals of
-    # p_{k-1} x^(k - 1 + i).
+    # Before p_k is added, ``row`` holds the integrals of p_{k-1} x^(k - 1 + i) for
+    # i = 0, 1, ... The first of these integrals is the squared norm of p_{k-1}.
+    # ``earlier_row`` holds the integrals of p_{k-2} x^(k - 2 + i).
     row = list(moments)
     earlier_row = [Fraction(0)] * len(row)
     alpha = [row[1] / row[0]]
@@ -251,7 +251,8 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     for k in range(1, depth + 1):
         # For k = 1 the recurrence has no p_{k-2}, whose coefficient is then taken as 0.
         beta_before = beta[-1] if beta else Fraction(0)
-        # p_k = (x - α) p_{k-1} - β p_{k-2} gives the integrals of p_k x^(k + i).
+        # p_k = (x - α) p_{k-1} - β p_{k-2} gives the integrals of p_k x^(k - 1 + i).
+        # The integral for i = 0 is zero, because p_k is orthogonal to x^(k - 1).
         next_row = list[Fraction]()
         for i in range(1, len(row) - 1):
             integral = row[i + 1] - alpha[-1] * row[i]
@@ -547,7 +548,8 @@ class PlusPlusRisk(BestKnown):
     def best(self) -> Array:
         """The best parameters that several descents find, (3,).
 
-        The descents start with 1/a_1 at a node of the spectrum, and 1/b near a node.
+        The descents start with 1/a_1 at a node of the spectrum, 1/b near a node, and
+        the best a_2 for these.
         """
         nodes, weights = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         # The loss is about the least loss of four plain layers, which is half of the

@@ -6,8 +6,8 @@ losses of such a fit. `ridge_loss` and `posterior_loss` sample the losses of two
 Bayes-optimal predictors for comparison.
 
 Letters: the prediction is xᵀΓh for the query x and the mean h of label times token, in
-d dimensions. A prompt has N pairs and a task w, whose second moment is W. The label
-noise has the standard deviation σ.
+d dimensions. A prompt has N pairs and a task w, whose second moment is W. The second
+moments of tokens and query are Λ and Λ_q. The label noise has the standard deviation σ.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root
 from icl_theory.papers.linear_attention.layer import labelled_means
 
 # A least-squares system of n prompts has n d² numbers. A system of more numbers than
-# this, 256 MB, is solved by iteration: a decomposition would take several arrays of
-# this size, and a time that grows like n d⁴.
+# this, 256 MB, is solved by iteration if n >= 2d²: a decomposition would take several
+# arrays of this size, and a time that grows like n d⁴.
 LARGEST_DIRECT = 2**25
 # Tolerance of the iteration on the residual, relative to the right-hand side. This
 # tolerance is far below the sampling error of a fit, and above the rounding of float64.
 FIT_TOLERANCE = 1e-12
-# The lower end of the search for the effective ridge is below the ridge if the numbers
-# of features and prompts differ by e^-40 or more. The constant is the logarithm of
-# e^-40. Numbers above 1 that differ by less than e^-40 are equal in float64.
+# Logarithm of a distance, e^-40. If the numbers of features and prompts differ by this
+# distance or more, the search for the effective ridge begins below the ridge. Numbers
+# above 1 that differ by less are equal in float64.
 LEAST_LOG_DISTANCE = -40.0
 
 
@@ -215,8 +215,9 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     # (b² r² + 2 b r z + z²)/(r + z)². The lines below add the three integrals.
     missing = b**2 * learnt + 2.0 * b * z * q / discriminant_root
     missing = missing + p * (z + y * p) / discriminant_root
-    # The floor for the k tasks is ½d ∫ r (b r + z)/(r + z) dμ. The loss of Γ* on new
-    # tasks is ½d [∫ (1 - g)² dμ + (1/N + c) ∫ g² dμ], a bias and the scatter of h.
+    # The floor for the k tasks is ½d ∫ r (b r + z)/(r + z) dμ = ½d [b + (1 - b) z q],
+    # as r has the mean 1. The loss of Γ* on new tasks is
+    # ½d [∫ (1 - g)² dμ + (1/N + c) ∫ g² dμ], a bias and the scatter of h.
     return Losses(
         pretraining=0.5 * d * (b + z / a * q),
         new=0.5 * d * (missing + (1.0 / N + c) * learnt / a**2),
@@ -289,8 +290,8 @@ def _tasks_of_prompts(
     if problem.tasks is None:
         return draw_tasks(law, count, int(rng.integers(2**31)))
     pretraining_tasks = _pretraining_tasks(problem)
-    numbers = rng.integers(len(pretraining_tasks), size=count)
-    return np.asarray(pretraining_tasks[numbers])
+    task_indices = rng.integers(len(pretraining_tasks), size=count)
+    return np.asarray(pretraining_tasks[task_indices])
 
 
 class _FitData(NamedTuple):
@@ -357,7 +358,7 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     x = queries @ x_whitener
     h = h @ h_whitener
 
-    # LSQR calls the matrix C of the system C vec(Γ) = y only in products.
+    # LSQR needs only products with C and Cᵀ, for the system C vec(Γ) = y.
     def outputs(gamma: Array) -> Array:
         """C vec(Γ), (n,)."""
         return np.asarray(np.sum((x @ gamma.reshape(d, d)) * h, axis=1))
@@ -407,8 +408,9 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     r"""Return the mean losses of a fit by `pretrained`, as if features were normal.
 
     The mean is over the drawn prompts, whose features are the entries of :math:`x
-    \otimes h`. For large d with n ~ d² the mean tends to this formula. At n = d² the
-    formula is infinite. See docs/linear-attention-theory.md, "Finitely many prompts".
+    \otimes h`. For large d with n ~ d² the mean of the real features tends to the same
+    result. At n = d² the result is infinite. See docs/linear-attention-theory.md,
+    "Finitely many prompts".
 
     Parameters
     ----------
@@ -443,8 +445,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         raise argument_error(
             "problem", problem, "one whose features have no direction without variance"
         )
-    # Mean squared error of the best prediction of a target, which has label noise.
-    target_variance = 2.0 * law.floor + law.noise**2
+    # Mean squared error of Γ* on a target, which has label noise.
+    least_error = 2.0 * law.floor + law.noise**2
     # The mean squares of the features along these axes, in prompts with pretraining
     # tasks and in prompts with new tasks.
     mean_square = np.outer(q, np.diag(V.T @ law.second @ V))
@@ -463,8 +465,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         # The squared error of the mean fit is the error that Γ* leaves, plus the bias
         # of the ridge. This squared error, divided by n minus the effective number of
         # features, is the variance of the fit.
-        bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
-        error = target_variance + ridge**2 * bias
+        bias = ridge**2 * np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
+        error = least_error + bias
         variance = error / (n - np.sum(learnt**2))
         # Half of the variance times the sum of these numbers is the part of the loss
         # that is due to the variance of the fit, on pretraining tasks and on new ones.
@@ -563,7 +565,8 @@ def posterior_loss(
 ) -> Estimate:
     r"""Sample the loss of the Bayes-optimal prediction for a uniform prior on k tasks.
 
-    The prediction is the posterior mean, with weights :math:`\propto e^{-\|y -
+    The prediction is the query times the posterior mean of the task. For the tokens X
+    and labels y it weights the tasks :math:`w_j` by :math:`\propto e^{-\|y -
     Xw_j\|^2/2\sigma^2}`.
 
     Parameters

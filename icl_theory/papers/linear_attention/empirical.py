@@ -98,8 +98,8 @@ def equations(query: ArrayLike, h: ArrayLike, answer: ArrayLike) -> Equations:
 def bilinear_equations(left: Array, right: Array, answer: Array) -> Equations:
     r"""Reduce M equations :math:`a_m^\top\Gamma b_m = y_m` for a matrix of any shape.
 
-    For the tensor B of a whole layer, a has all entries of :math:`EE^\top/N`, and b is
-    the query.
+    For the tensor B of a whole layer, a has all entries of :math:`EE^\top/N`, in which
+    the matrix E has the pairs and (x, 0) as columns, and b is the query.
 
     Parameters
     ----------
@@ -272,8 +272,9 @@ def gap_constant(d: int, N: int) -> float:
 
     Here e is the error of the best matrix γI, and mI the second moment of h. Half of
     the gap is the excess of the population loss. The other half is the distance by
-    which the loss of the M prompts is below the population floor. For a given task, h
-    is ‖w‖ times the first column of a Wishart matrix, whose moments give
+    which the loss of the M prompts is below the population floor. In axes whose first
+    one is along the task w, h is ‖w‖ times the first column of a Wishart matrix over N,
+    whose moments give
 
     .. math:: C = \frac{d(d + 2)^2}{m}\bigl[\gamma^2(A_4 + 2\tfrac{d-1}NA_3 +
         \tfrac{d^2-1}{N^2}A_2) - 2\gamma(A_3 + \tfrac{d-1}NA_2) + m\bigr]
@@ -337,18 +338,18 @@ class EmpiricalSteps(Counted):
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at T steps, (T, ...)."""
-        column = np.asarray(steps, dtype=float)[:, None]
+        t = np.asarray(steps, dtype=float)[:, None]
         # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
         # the digits that a difference from 1 would lose. Near ½, where the form
         # changes, both are accurate. Each form gets 0 for the modes that the other form
         # computes.
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
-        covered_slowly = -np.expm1(column * log_factor)
-        covered_fast = 1.0 - np.where(is_slow, 0.0, 1.0 - self.shrink) ** column
+        covered_slowly = -np.expm1(t * log_factor)
+        covered_fast = 1.0 - np.where(is_slow, 0.0, 1.0 - self.shrink) ** t
         covered = np.where(is_slow, covered_slowly, covered_fast)
         change = (covered * self.way_to_best) @ self.risk.modes.axes
-        return self.risk.start + change.reshape(len(column), *self.risk.start.shape)
+        return self.risk.start + change.reshape(len(t), *self.risk.start.shape)
 
     def blur(self, steps: Steps) -> Array:
         """Return errors of the loss by rounding, at T steps, (T,)."""

@@ -150,9 +150,9 @@ class LinearAttention(Family):
         matrices of heads can be trained: with "layer" the value matrix and the merged
         matrix of keys and queries, with "separate-layer" values, keys and queries.
     heads, rank : int
-        Number of heads, and rows of the keys and queries of each head if they are
-        separate. The product of both numbers then bounds the rank of Γ. If this bound
-        is below d, the floor is the least loss of matrices up to this rank.
+        Number H of heads, and number R of rows of the keys and of the queries of each
+        head if they are separate. The rank of Γ is then at most HR. If this bound is
+        below d, the floor is the least loss of matrices up to this rank.
     start : float or array_like
         Size of the parameters at step 0. For "merged" Γ = start·I, and for "pair"
         v = start, A = start·I/√d. Heads and layers start at independent normal numbers
@@ -436,7 +436,7 @@ class LinearAttention(Family):
         else:
             start = np.array(self.start)
             if start.shape == (1 + d**2,):
-                # A whole matrix A is trained, although the law is diagonal.
+                # A whole matrix A is trained, even if the law is diagonal.
                 unit = np.eye(d)
         self._check_start(start, (1 + unit.size,))
         # The start of the inner risk is not used: `Pullback` starts at the pair.
@@ -512,8 +512,9 @@ class LinearAttention(Family):
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts.
 
-        The trained model is the layer (P, K) if coordinates = "pair", the layer of all
-        heads if coordinates = "layer", and a loop if there are several layers.
+        The trained model is a `LayerRisk` if coordinates = "pair", a `SampledLayer` if
+        coordinates = "layer", and a loop if there are several layers. In all other
+        cases the parameters of `risk` are trained.
         """
         risk = self.risk()
         # Sampled layers have matrices, even if the risk is over diagonals.

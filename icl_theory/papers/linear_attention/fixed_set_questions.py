@@ -26,8 +26,9 @@ STEPS = 4000
 # Learning rate η. At any stable rate descent ends at the same matrix, after a time ηt
 # that depends on the prompts alone; ηt is 80 at the last step.
 RATE = 0.02
-# The least M for which the mean excess of the population loss is compared with C/(2M).
-# C/(2M) is the leading order for M far above the D² = 25 entries of the matrix Γ.
+# The mean excess of the population loss is compared with C/(2M), where C is the
+# `gap_constant`, from this M on. C/(2M) is the leading order for M far above the
+# D² = 25 entries of the matrix Γ.
 LEAST_COMPARED = 1000
 # A mean follows C/(2M) if it is off by less than this number of standard errors. The
 # largest of several deviations that are due to chance is rarely above 4.
@@ -68,10 +69,10 @@ class _Mean(NamedTuple):
     error: float
 
 
-def _mean_and_error(of_sets: Array) -> _Mean:
-    """Return the mean of numbers, one for each set, and its standard error."""
-    error = of_sets.std(ddof=1) / math.sqrt(len(of_sets))
-    return _Mean(float(of_sets.mean()), float(error))
+def _mean_and_error(values: Array) -> _Mean:
+    """Return the mean of values, one for each set, and its standard error."""
+    error = values.std(ddof=1) / math.sqrt(len(values))
+    return _Mean(float(values.mean()), float(error))
 
 
 def _sentence(N: int, sizes: tuple[int, ...], excesses: list[_Mean], C: float) -> str:

@@ -257,8 +257,10 @@ class PromptLaw:
         r"""Loss of the best matrix, squared label units.
 
         It is :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 +
-        c}\,f_j^\top\Lambda_q f_j`, a sum of terms that are not negative, with the
-        columns :math:`f_j` of the factor FY of W.
+        c}\,f_j^\top\Lambda_q f_j`, a sum of terms that are not negative. Here
+        :math:`c = (\mathrm{tr}\,\Lambda W + \sigma^2)/N`. With :math:`\Lambda =
+        LL^\top` and :math:`W = FF^\top`, the :math:`\tau_j` are the singular values of
+        :math:`L^\top F = Z\tau Y^\top`, and the :math:`f_j` the columns of FY.
         """
         tau, power, _, tasks = self._factors
         # In infinite prompts, for which c = 0, a direction with τ = 0 is not explained

@@ -1,7 +1,7 @@
 """Linear attention on sampled prompts, with gradients.
 
-Prompts are drawn anew in every step. No formula of the population risk is used here, so
-that the means over sampled prompts check these formulas.
+Prompts are drawn anew in every step. Means over sampled prompts check the formulas of
+the population risk, because this module uses none of them.
 
 Letters: a prompt has N pairs of a token of dimension d and a label. Its task is w, its
 query x, and h the mean of label times token. R runs are trained together, with M
@@ -317,7 +317,7 @@ def labelled_means(
     N = int(law.N)
     u = task @ token_root.T
     rho = np.sqrt(np.sum(u**2, axis=1))
-    # A task that is zero has no direction. Its labels are noise alone, for which the
+    # If Tw is zero, it has no direction. The labels are then noise alone, for which the
     # formula holds with e = 0.
     e = u / np.where(rho > 0.0, rho, 1.0)[:, None]
     s_square = rng.chisquare(N, B)  # |s|²

@@ -87,6 +87,7 @@ class MixtureRisk(BestKnown):
         # have count · size² numbers.
         check_fits("laws", d, 24.0 * count * start.size**2)
         if start.ndim == 2:
+            # Laws stored as diagonals would give equations for a diagonal Γ alone.
             laws = [law.dense for law in laws]
         set_fields(self, laws=tuple(laws), probs=probs, start=start)
 

@@ -6,10 +6,10 @@ exact sums over Gauss–Hermite grids.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label y_i = wᵀx_i,
 with the task w, and a query x. The matrix E has the columns (x_i, y_i) and (x, 0). The
-covariance of the tokens is Λ, and W is the second moment of the tasks. The paper, the
-statements of the rows and the printed texts call this covariance Σ. The best matrix of
-the prediction xᵀΓh, with the mean h of label times token, is Γ*. The measure ``off`` is
-the largest relative difference of two arrays, and ``apart`` the largest absolute one.
+covariance of the tokens is Λ; the paper, the statements of the rows and the printed
+texts call it Σ. W is the second moment of the tasks. The best matrix of the prediction
+xᵀΓh, with the mean h of label times token, is Γ*. The measure ``off`` is the largest
+relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class WholeLayer:
         """
         size = (self.law.d + 1) ** 2
         # The sum of squares with these signs is ‖(p, v)‖² - ‖K‖².
-        sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
+        signs = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
 
         def balanced(params: Array) -> tuple[float, Array]:
             """Return the loss plus a square, and the gradient of this sum.
@@ -141,8 +141,8 @@ class WholeLayer:
             norm. Without it minima would not be isolated.
             """
             loss, gradient = self.evaluate(params)
-            gap = float(sign @ params**2)
-            return loss + gap**2, gradient + 4.0 * gap * sign * params
+            gap = float(signs @ params**2)
+            return loss + gap**2, gradient + 4.0 * gap * signs * params
 
         rng = np.random.default_rng(0)
         losses = list[float]()
@@ -166,14 +166,14 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess at the second minimum. It equals the excess of the best matrix of rank
-    # one.
-    second_minima = [law.rank_excess(1) for law in laws]
+    # The excess at the second minimum of each law. It equals the excess of the best
+    # matrix of rank one.
+    second_excesses = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
     below_floor = max(0.0, -least_excess)
     # The distance of each end to the nearer of the two minima.
     distances = list[Array]()
-    for excesses, second in zip(excesses_of_laws, second_minima, strict=True):
+    for excesses, second in zip(excesses_of_laws, second_excesses, strict=True):
         distances.append(np.minimum(np.abs(excesses), np.abs(excesses - second)))
     largest_distance = float(np.max(distances))
     # Ends at the floor have excesses below 1e-6, and the second minima have the
@@ -187,7 +187,8 @@ def whole_layer(quick: bool) -> Claim:
         f"d = N = 2, two covariances, {starts} random starts each, quasi-Newton"
         " descent on the exact loss",
         f"below the floor by less than {decade(below_floor)}; {trapped_share:.0%} of"
-        f" the starts end at another minimum, {listed(second_minima, '.4f')} above it,"
+        " the starts end at another minimum,"
+        f" {listed(second_excesses, '.4f')} above it,"
         f" which is what the best layer of rank one has, to {decade(largest_distance)}",
         "holds; but there is a second minimum, with v = 0 and A = 0, where the other"
         " blocks make Γ = apᵀ",
@@ -233,10 +234,10 @@ def deep_loss(
         if not B.any():
             continue  # the layer leaves the tokens as they are
         X, query = X - B @ (X @ token_scores), query - B @ (X @ query_scores)
-    # The prediction is -wᵀUx and the answer wᵀx.
+    # The prediction is -wᵀUx and the answer wᵀx, so the error is -wᵀ(I + U)x.
     error = unit + U
     prior = np.linalg.inv(covariance)
-    # The mean over tasks and queries is tr Λ⁻¹EΛEᵀ, for the error E of each prompt.
+    # Its mean square over tasks and queries is tr Λ⁻¹(I + U)Λ(I + U)ᵀ for each prompt.
     squares = np.einsum("n,nij,nij->", weight, error @ covariance, prior @ error)
     return 0.5 * float(squares)
 
@@ -482,7 +483,7 @@ def _critical_point() -> _CriticalPoint:
     def loss(flat: Array) -> float:
         A1, A2, B1 = flat.reshape(3, 2, 2)
         A = np.stack([A1, A2])
-        # No layer reads the tokens that the second layer would change.
+        # The second layer is the last one: no layer would read the tokens it changes.
         B = np.stack([B1, np.zeros((2, 2))])
         return deep_loss(A, B, SKEWED, grid)
 
@@ -535,8 +536,10 @@ class ReluLayer:
         Tokens are written in polar coordinates around Ax. The scores have a kink where
         a token is orthogonal to Ax, so each of the two half planes has its own nodes.
         """
-        # The squared error, averaged over tokens, has the degree 4 in each entry of the
-        # query and 2 in the task, for which three nodes and two are exact.
+        # Without the kink the terms of the prediction would be even in the tokens. So
+        # the kink halves the means of the terms and of their squares. The squared
+        # error, averaged over tokens, is a polynomial of degree 2 in the query and in
+        # the task, for which two nodes along each axis would do.
         queries, query_weights = hermite_grid([3, 3])
         tasks, task_weights = hermite_grid([2, 2])
         tokens, token_weights = _half_planes()  # for the first axis in the place of Ax

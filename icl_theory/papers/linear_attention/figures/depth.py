@@ -37,7 +37,7 @@ def figure(
     layers = np.arange(1, depth + 1)
 
     def least(N: int, D: int) -> tuple[float, float]:
-        """Return the least loss/d of layers in a loop, and of layers of their own."""
+        """Return the least loss/d in a loop, and with a step length for each layer."""
         loop_loss = icl.linear_attention.LoopedRisk(d, N, D).floor()
         own_loss = icl.linear_attention.best_layers(d, N, D).loss
         return loop_loss / d, own_loss / d

@@ -2,9 +2,9 @@
 Training on a fixed set of prompts
 ==================================
 
-Above: linear attention is trained on 100 prompts (dashed: their loss), and each iterate
-has a population loss (solid), which rises again while the loss of the set falls below
-the population floor (dotted), at which training on the population ends. Below: the mean
+Above: linear attention is trained on a set of 100 prompts. The loss of the set (dashed)
+falls below the least population loss (dotted), while the loss on new prompts (solid)
+rises again. Training on the population (M = ∞) ends at the dotted line. Below: the mean
 excess of the population loss at the end of training on M prompts, with two standard
 errors, and its leading order C/(2M). Stopping at the best step helps if M is small.
 """
@@ -45,7 +45,7 @@ def figure(
     floor = base.law().floor
     on_set = base.changed(dataset=M, dataset_seed=seed).simulate()
     on_population = base.simulate()
-    # The losses of training on the population, at the saved steps of the other run.
+    # The losses of training on the population, at the saved steps of ``on_set``.
     population_losses = [on_population.at(step).loss for step in on_set.t.tolist()]
     above = Panel(
         [

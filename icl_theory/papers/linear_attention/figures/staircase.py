@@ -64,7 +64,8 @@ def figure(
             Panel(excess, "step", "excess of the loss", name, scales, levels=levels)
         )
         curves = [
-            # Random heads begin with small entries of both signs.
+            # Random heads begin with small shares of both signs. Negative shares are
+            # drawn at 0.
             Curve(f"direction {j + 1}", run.t, np.clip(shares[:, j], 0.0, None))
             for j in range(d)
         ]
