@@ -185,11 +185,14 @@ class Grid:
 
     @classmethod
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
-        """Cut a grid into tiles of ``chunk`` points, or into larger ones if needed."""
+        """Cut a grid into tiles of at most ``chunk`` points.
+
+        If these tiles might be too many for a grid, larger ones are allowed.
+        """
         size = math.prod(len(axis.values) for axis in axes)
-        # There may be up to four times as many tiles as size / chunk. One factor of 2
-        # comes from tiles that have little more than half of ``chunk`` points. Another
-        # comes from the last tile along an axis, which may have a single point.
+        # There are at most four times as many tiles as size / chunk. A factor of up to
+        # 2 comes from tiles that have little more than half of ``chunk`` points.
+        # Another comes from the last tile along an axis, which may have a single point.
         large_enough = 4 * size // _most_chunks(axes)
         return cls(axes, min(max(chunk, large_enough), LARGEST_CHUNK))
 
@@ -334,7 +337,7 @@ def uniform(
 
 
 def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """Return a column of a tile in the shape of the tile.
+    """Return a column of a tile in the shape of the tile, ``lengths``.
 
     A column of a single value, as from `once`, is returned as it is: NumPy broadcasts
     it when it is assigned to a block.
@@ -425,8 +428,8 @@ def assembled(
     """Return evaluated columns as a labelled dataset with ``attributes``.
 
     Swept axes are dimensions, and fixed axes are scalar coordinates. Each column is a
-    variable; its unit and description are attributes. ``values`` come from `evaluate`,
-    or have the shape of the swept axes.
+    variable; its unit and description are attributes. ``values`` have a column by name,
+    as a flat array, which `evaluate` returns, or in the shape of the swept axes.
     """
     load_whole(*LABELLED)
     import xarray
@@ -507,7 +510,8 @@ def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
         return np.asarray(values, dtype=np.str_)
     numbers = np.asarray(values, dtype=np.float64)
     # Every integer up to EXACT is a float64. A larger one may be rounded to another
-    # integer, and the sweep would compute another problem.
+    # integer, and the sweep would compute another problem. As EXACT + 1 is rounded to
+    # EXACT, the float64 numbers alone do not show which integers are too large.
     for value in np.asarray(values)[np.abs(numbers) >= EXACT].tolist():
         if isinstance(value, int) and abs(value) > EXACT:
             raise argument_error(
@@ -519,8 +523,8 @@ def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
 def whole_numbers(values: Array) -> NDArray[Any]:
     """Return the values of an integer parameter as int64 if all of them fit into it.
 
-    An int64 can hold neither infinity nor a value of 2^63 or more in size. If one value
-    does not fit, all values are returned unchanged.
+    Values fit if they are finite and less than 2^63 in size. If one value does not fit,
+    all values are returned unchanged.
     """
     are_int64 = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
     return values.astype(np.int64) if are_int64 else values

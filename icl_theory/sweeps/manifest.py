@@ -36,6 +36,7 @@ MOST_CHARACTERS = 2**25
 # values; and the NumPy dtype by this word.
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": np.str_}
+# The dtypes that a column may have.
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
 # Attributes that every column has in a dataset.
 ATTRIBUTES = {"units", "description", "symbol", "tex", "role"}
@@ -178,7 +179,7 @@ def digest(*parts: bytes) -> str:
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as they are after JSON has written and read them.
 
-    Tuples become lists, so that arguments of this call and of a stored one are equal.
+    Tuples become lists, so that new arguments can be compared with stored ones.
     """
     text = json.dumps(dict(arguments), allow_nan=False, sort_keys=True)
     return dict(json.loads(text))
@@ -266,7 +267,8 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
     _check_texts(words.values())
     if type == "float64":
         values = [INFINITE.get(value, value) for value in values]
-    # reshape() raises an error for nested lists, whose arrays have more entries.
+    # ``values`` may contain lists if no sweep has written the file. reshape() raises an
+    # error if these lists have more entries than ``values``.
     array = np.array(values, dtype=AXIS_DTYPES[type]).reshape(len(values))
     return Axis(values=array, swept=bool(swept), **words)
 

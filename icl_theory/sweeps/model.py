@@ -140,7 +140,10 @@ class FamilyModel:
         return values
 
     def problem(self, point: Mapping[str, Any], **changes: Any) -> Family:
-        """Return the problem at a point, with ``changes`` to its parameters."""
+        """Return the problem at a point, an instance of the family.
+
+        ``changes`` replace some of its parameters.
+        """
         parameters = dict(self.common)
         for name, value in point.items():
             parameters[name] = np.asarray(value).item()

@@ -1,7 +1,7 @@
 """Sweeps on disk: a folder with a Parquet file for each chunk and a JSON manifest.
 
-`opened` opens or makes the store of a sweep for writing, `existing` opens one for
-reading, and `lazy_values` reads its columns a chunk at a time.
+`opened` opens or makes the store of a sweep for writing, `existing` opens a store for
+reading, and `lazy_values` reads the columns of a store a chunk at a time.
 
 A chunk is a block of points that are computed together, and a part is the file of one
 chunk. A part is written under a temporary name and renamed when it is complete. Its
@@ -109,7 +109,8 @@ class Store:
     names : dict of int to str
         The file name of each complete chunk, by the number of the chunk.
     foreign : list of str
-        Files in the folder that no sweep has written; they are ignored.
+        Files in the folder that are no Parquet files and that no sweep has written;
+        they are ignored.
     """
 
     def __init__(self, path: Path, manifest: Manifest, commands: list[str]) -> None:
@@ -127,8 +128,9 @@ class Store:
     def _find(self, entry: os.DirEntry[str]) -> None:
         """Record a file of the folder: as a part if it is complete, or as foreign.
 
-        An incomplete part is not recorded, so that its chunk is computed again. A file
-        that is too long is recorded; `read` refuses it.
+        An incomplete part, which a power failure may leave, is not recorded, so that
+        its chunk is computed again. A file that is too long is recorded; `read` refuses
+        it.
         """
         if not entry.name.lower().endswith(".parquet"):
             self.foreign.append(entry.name)
@@ -139,9 +141,9 @@ class Store:
         if match is None:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         chunk = int(match["chunk"])
-        has_no_such_chunk = chunk >= len(self.done)
-        is_in_another_file = chunk in self.names
-        if has_no_such_chunk or is_in_another_file:
+        is_outside_grid = chunk >= len(self.done)
+        has_another_file = chunk in self.names
+        if is_outside_grid or has_another_file:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         expected_size = int(match["size"], 16)
         if entry.stat(follow_symlinks=False).st_size >= expected_size:
@@ -214,7 +216,7 @@ def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
     """Write columns of ``count`` points as a Parquet file.
 
     A column is an array (count,), or a single value for all points. ``largest`` is the
-    number of points in the largest chunk of the sweep.
+    largest number of points that a chunk of the sweep may have.
     """
     from pyarrow.parquet import write_table
 
@@ -230,10 +232,10 @@ def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
         # A reader refuses compressed files: a small one may take any amount of memory.
         compression="none",
         use_dictionary=few_valued,
-        # Reading a part here needs neither statistics nor the schema of Arrow.
+        # `_read` needs neither statistics nor the schema of Arrow.
         write_statistics=False,
         store_schema=False,
-        # Write all values of a column as one batch.
+        # Write all values of a column as one batch, which is faster than in many.
         write_batch_size=largest,
     )
 
@@ -346,7 +348,7 @@ class _Part:
         self._count = count
 
     def values(self, column: Column) -> NDArray[Any]:
-        """Return the values of a column, (P,)."""
+        """Return the values of a column, (count,)."""
         table = self._file.read([column.name], use_threads=False)
         return _values(table.column(column.name), column, self._count)
 
@@ -487,10 +489,11 @@ def opened(
                 # The store keeps the columns with which it was made.
                 manifest, stored_commands = stored
                 commands += stored_commands
-            is_new_command = command is not None and command not in commands
-            if command is not None and is_new_command:
+            has_changed = stored is None
+            if command is not None and command not in commands:
                 commands.append(command)
-            if stored is None or is_new_command:
+                has_changed = True
+            if has_changed:
                 _write(folder, manifest.written(commands))
         yield Store(folder, manifest, commands)
 
@@ -760,7 +763,7 @@ def tiles_done(status: Any) -> NDArray[np.bool_] | None:
 
     The result has an entry for each tile, with the tiles along each swept axis as a
     dimension. It is None if the complete tiles are unknown: for an array in memory, for
-    a part of a status, or for a status from another process.
+    a selection of points, or for a status from another process.
     """
     return _tiles_done.get(getattr(status, "name", ""))
 

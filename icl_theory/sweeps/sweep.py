@@ -241,8 +241,8 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
             common[name] = str(axis.values[0])
         else:
             axes.append(axis)
-    # The size of the chunks depends on the model. The first grid only serves to find
-    # this size.
+    # The size of the chunks depends on the model. The first grid only serves to try
+    # some points and to find this size.
     grid = Grid.cut(tuple(axes), CHUNK)
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
@@ -306,8 +306,8 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
 def _may_be_axis(declared: Parameter, value: Any) -> bool:
     """Whether a value may be an axis of the grid; if not, all points share it.
 
-    The result is also True for a single word: `_axis` checks it as a list of one word,
-    and `plan` then lets all points share it.
+    For a parameter whose values are words, the result is also True for a single word:
+    `_axis` checks it as a list of one word, and `plan` then lets all points share it.
     """
     if not declared.axis or value is None or declared.kind.is_array(value):
         return False
@@ -357,18 +357,18 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
 
 
 def _chunk_size(grid: Grid, model: FamilyModel) -> int:
-    """Return the number of points in a chunk, so that a chunk takes a second or two.
+    """Return the number of points in a chunk.
 
-    A chunk is computed as one batch, and Ctrl-C loses the chunk that is being computed.
-    The family says how it would compute TRIED points along each axis. There are three
-    cases:
+    Larger chunks make more efficient batches, but Ctrl-C loses the chunk that is being
+    computed, so a batch should take no longer than a second or two. The family says how
+    it would compute TRIED points along each axis. There are three cases:
 
     * More than a share MOST_UNBATCHED of these points cannot be computed in a batch: a
       chunk has CHUNK points.
     * All points that can be computed in a batch have a closed form: a chunk has
       CLOSED_CHUNK points.
     * Otherwise the models of a chunk have up to MOST_NUMBERS parameters together, and a
-      chunk has at most LARGEST_BATCH points.
+      chunk has at least CHUNK and at most LARGEST_BATCH points.
 
     The time is not measured, because a chunk must have the same size when an ended
     sweep continues.
@@ -400,8 +400,8 @@ def _points_along_axes(grid: Grid, count: int) -> NDArray[np.int64]:
     """
     places = set()
     for dimension, axis in enumerate(grid.axes):
-        along = np.linspace(0, len(axis.values) - 1, count).astype(int)
-        for place_on_axis in along.tolist():
+        places_on_axis = np.linspace(0, len(axis.values) - 1, count).astype(int)
+        for place_on_axis in places_on_axis.tolist():
             place = [0] * len(grid.axes)
             place[dimension] = place_on_axis
             places.add(tuple(place))
@@ -551,7 +551,10 @@ def labelled(
     arguments: Mapping[str, Any],
     interrupted: bool,
 ) -> xarray.Dataset:
-    """Return results as a dataset, with the local exponents of the steps."""
+    """Return results as a dataset, with the local exponents of the steps.
+
+    The dataset also has the theoretical limits of these exponents, see `_add_theory`.
+    """
     attributes = {
         "version": arguments["version"],
         "family": family.name,

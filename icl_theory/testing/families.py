@@ -125,8 +125,9 @@ def check_family(
     of the gradient. Each norm is taken in the metric of its own parameters. The
     trainer's squared norm is computed from products of the gradients of two batches.
 
-    The learning rate of `Family.stable_rate` must lower the loss in each of 200 steps
-    of plain gradient descent, and must not exceed 2/sharpness at the end of the run.
+    The learning rate of `Family.stable_rate` must not raise the loss in any of 200
+    steps of plain gradient descent, and must not exceed 2/sharpness at the end of the
+    run.
 
     Examples
     --------
@@ -292,9 +293,10 @@ def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     if first.keys() != second.keys():
         return False
     # Families of this package have no arrays among their arguments, because parameters
-    # of arrays become nested tuples. Another family may keep an array or NaN, which ==
-    # does not call equal to itself, so identity is tested first. For two different
-    # arrays ``or`` raises a ValueError, and then the check fails as it should.
+    # of arrays become nested tuples. Another family may keep NaN, which does not equal
+    # itself, or an array, which == compares entry by entry. So identity is tested
+    # first. For two different arrays of several entries, all() raises a ValueError, and
+    # then the check fails as it should.
     return all(
         value is second[name] or value == second[name] for name, value in first.items()
     )
@@ -480,16 +482,16 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
         )
         for column in (*problem.every_column(), STATUS, MESSAGE):
             value = dataset[column.name].values[i]
-            # What the column stores for this point: a missing value, unless the
-            # simulation measured one. The dtype of the column may round it.
+            # The column stores a missing value for this point, unless the simulation
+            # measured a value. The dtype of the column may round a measured value.
             stored = blank((column,), 1)[column.name]
             if column.name in simulated:
                 stored[0] = simulated[column.name]
             subject = f"column {column.name} of a sweep at eta = {rate!r}"
             agrees = same(np.array([value], dtype=column.dtype), stored)
             # A family that computes points together may step by another scheme than a
-            # simulation. A point in closed form takes no steps, so it must have the
-            # same bits in both.
+            # simulation. A point in closed form takes no steps, so the sweep must have
+            # the bits of the simulation.
             if has_batches and column.dtype == "f8" and simulated["method"] != "closed":
                 is_near = bool(
                     np.isclose(value, stored[0], rtol=BATCH_TOLERANCE, atol=0.0)
@@ -539,7 +541,8 @@ def _closed_form(
         f"those of single steps to {tolerance * scale:.1g}",
         f"{distance:.1g} off",
     )
-    # Single steps follow only a run of at most ``exact_steps`` to its target.
+    # The single steps are cut at ``exact_steps``, so a number of steps to the target
+    # beyond this limit cannot be compared.
     if last + 2 <= exact_steps:
         _same_count(closed, exact)
 
@@ -645,7 +648,8 @@ def _sampled(
     try:
         few = problem.sampled(batch // BATCH_RATIO, 0)
     except ValueError:
-        # The problem has no trainer, for instance because its prompts are infinite.
+        # The problem has no trainer, for instance because its prompts are infinitely
+        # long.
         return None
     expect(isinstance(few, Risk), "sampled", "a Risk", few)
     check_risk(few)
@@ -691,8 +695,8 @@ def _seeds(problem: Family, trainer: Risk, random_point: Array, batch: int) -> N
         expect_same(loss, loss_again, f"loss {of_one_seed}")
         expect_same(gradient, gradient_again, f"gradient {of_one_seed}")
     if trainer.stochastic:
-        # It is enough that the trainers differ at one of the points: at the initial
-        # one, all data may have the same loss.
+        # It is enough that the trainers differ at one of the two points, because all
+        # data may have the same loss at the initial point.
         expect(
             any(_differ(trainer, other_seed, params) for params in places.values()),
             "losses and gradients of trainers of two seeds",

@@ -76,7 +76,7 @@ CLOSE_AT_ONCE = 1e-9
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
 # The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP
-# times its size over a distance of KINK_DISTANCE times the largest parameter. Over this
+# times its size over twice KINK_DISTANCE times the largest parameter. Over this
 # distance a smooth gradient changes by a share of the order of KINK_DISTANCE.
 KINK_JUMP = 1e-4
 KINK_DISTANCE = 1e-9
@@ -101,8 +101,8 @@ def check_risk(
     argument. The gradient is the derivative of the loss, and Hessian products are
     derivatives of the gradient. No loss is below the floor. `Risk.excess`, and the
     observation ``excess`` if there is one, differ from the loss by the same number at
-    all points, and this number is at most the floor. The metric is positive. Blocks are
-    views that together hold each parameter once. If the risk draws data or is
+    all points, and this number is at most the floor. The metric is positive. The views
+    of `Risk.blocks` together hold each parameter once. If the risk draws data or is
     scheduled, gradient descent on it has no closed form. If the risk defines the
     optional methods ``series``, ``gradients`` and ``column_gradients``, they agree with
     `Risk.evaluate`. The loss of a step of a `Trainer` is the mean over the prompts of
@@ -364,7 +364,7 @@ def _metric(risk: Risk, start: Array) -> None:
 def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
     """Check that observations are finite, and have the same shapes at all places.
 
-    Each place has another step, because the shapes may not depend on the step.
+    Each place has another step, because the shapes must not depend on the step either.
     """
     first_shapes: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
@@ -419,7 +419,7 @@ def _check_excess(
     # The number that is subtracted; it must be the same at all other places.
     first = next(iter(places))
     level = losses[first] - values[first]
-    # The difference has the rounding of the losses that it was computed from.
+    # ``level`` has the rounding error of the loss from which it was computed.
     scale = abs(losses[first])
     for where, loss in losses.items():
         expect(
@@ -448,10 +448,11 @@ def difference(
     The function returns a float or an array. The widths are `WIDTHS` times ``scale``, a
     length over which the function is taken to be smooth. The widths are tried from the
     largest one on, until the error is at most the share ``resolved`` of the derivative.
-    (This share is far below all tolerances.) If no width reaches this error, the width
-    with the least error is used. If no two successive widths give finite differences,
-    the derivative is None and the error infinite. ``FORWARD`` differences give the
-    derivative from the right.
+    (By default this share is far below the tolerances of gradients, 1e-6, and of
+    Hessian products, 1e-5.) If no width reaches this error, the width with the least
+    error is used. If no two successive widths give finite differences, the derivative
+    is None and the error infinite. ``FORWARD`` differences give the derivative from the
+    right.
     """
     best_slope = None
     least_error = np.inf
@@ -478,7 +479,7 @@ def difference(
 def _quotient(
     function: Callable[[float], Any], width: float, stencil: Stencil
 ) -> tuple[Any, float]:
-    """Return the derivative by the difference of one width, and its rounding error."""
+    """Return the derivative by a difference of this width, and its rounding error."""
     total: Any = 0
     sum_of_weights = 0.0
     largest = 0.0
@@ -490,8 +491,8 @@ def _quotient(
             sum_of_weights += abs(weight)
             largest = max(largest, float(np.abs(value).max()))
         slope = total / (60.0 * width)
-        # Each value is off by ``ROUNDING`` times the largest value, and at worst these
-        # errors add up.
+        # Each value may be off by ``ROUNDING`` times the largest value, and at worst
+        # these errors add up.
         rounding = ROUNDING * (sum_of_weights / 60.0) * largest / width
     return slope, rounding
 
@@ -541,9 +542,9 @@ class GradientCheck:
 
     The notes of `check_risk` state how they are compared. A derivative may be off by
     the error of the differences, plus the share ``tolerance`` of the gradient's norm.
-    With the default tolerance, an error of a single entry by 1e-5 of the norm is found.
-    If the error of the differences is more than the share ``blurred`` of the
-    differences, the point is at a kink or the loss is noise.
+    With the default tolerance, an error of a single entry by 1e-5 of the norm is found
+    if the gradient has few entries. If the error of the differences is more than the
+    share ``blurred`` of the differences, the point is at a kink or the loss is noise.
     """
 
     def __init__(
@@ -723,8 +724,8 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
                 f"{name!r} among them",
                 sorted(observed),
             )
-            # An observation may be a small difference of numbers near 1, such as an
-            # attention near 1. The term 1 allows for the rounding of these numbers.
+            # An observation may be a small difference of numbers near 1, such as 1
+            # minus an attention. The term 1 allows for the rounding of these numbers.
             allowed = CLOSE * (1.0 + np.abs(value))
             subject = f"observation {name!r} of series at {where}"
             expect_near(value, observed[name][i], allowed, subject, "that of observe")
@@ -741,19 +742,19 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
         return
     for where, params in places.items():
         # Take all columns in another order, and one of them twice.
-        places_of_columns = np.append(np.arange(params.shape[1])[::-1], 0)
+        column_indices = np.append(np.arange(params.shape[1])[::-1], 0)
         columns: Any = attempt(
             "column_gradients",
             gradients,
-            params[:, places_of_columns],
-            places_of_columns,
+            params[:, column_indices],
+            column_indices,
         )
-        shape = (len(params), len(places_of_columns))
+        shape = (len(params), len(column_indices))
         array(columns, shape, f"column_gradients at {where}")
         _, gradient = risk.evaluate(params)
         allowed = np.asarray(CLOSE * np.abs(gradient).max(initial=0.0))
         expect_near(
-            gradient[:, places_of_columns],
+            gradient[:, column_indices],
             columns,
             allowed,
             f"column_gradients at {where}",

@@ -2,8 +2,9 @@
 
 A step must depend on its arguments alone. `check_rule` trains by a plain loop over
 `Rule.step`, repeats the steps of this loop in another order, and compares the loop with
-a run of the engine. `Rule.init` returns the memory before the first step. `Rule.step`
-returns the change of the parameters and the memory for the next step.
+a run of the engine. `Rule.init` returns the memory, such as a velocity, before the
+first step. `Rule.step` returns the change of the parameters and the memory for the next
+step.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_rule, refuse_reduced
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 
-# The number of steps for which a run of reduced parameters is compared with a run of
-# all parameters. A wrong rule differs within a step or two, so a few are enough.
+# The number of steps for which a run of reduced parameters, each of which stands for
+# several equal ones, is compared with a run of all parameters. A wrong rule differs
+# within a step or two, so a few are enough.
 REDUCED_STEPS = 12
 
 # The largest relative difference between the changes in a run of reduced parameters and
@@ -28,8 +30,8 @@ REDUCED_STEPS = 12
 REDUCED = 1e-9
 
 # The largest learning rate in the comparison of these two runs, even if ``eta`` is
-# larger. Gradient descent on the bowl of four numbers stays finite at the rate 0.5 but
-# not at 1, and momentum makes larger steps.
+# larger. Gradient descent on `GroupedBowl` stays finite at the rate 0.5 but not at 1,
+# and momentum makes larger steps.
 REDUCED_RATE = 0.1
 
 # The largest relative difference between the parameters that the loop and the engine
@@ -68,11 +70,11 @@ class QuarticBowl(Risk):
 
 
 class GroupedBowl(Risk):
-    r"""A bowl in four numbers; the first three numbers stay equal.
+    r"""A bowl in four numbers; the first three stay equal in training.
 
-    If ``reduced``, the parameters are two numbers. The first of them stands for the
-    three equal numbers: its gradient is the sum of their gradients, and its entry of
-    the metric is 3.
+    They start at the same value and have the same factor. If ``reduced``, the
+    parameters are two numbers. The first of them stands for the three equal numbers:
+    its gradient is the sum of their gradients, and its entry of the metric is 3.
     """
 
     widths = np.array([0.5, 0.5, 0.5, 2.0])  # factors as in `QuarticBowl`
@@ -134,11 +136,11 @@ def check_rule(
     the rule by pickle, returns the same bits as the first time. So a rule fails if it
     keeps something in itself instead of in the memory that it returns. If the rule says
     that runs may skip steps (``Rule.skippable``), its steps do not depend on the step
-    number. Training by the engine gives the parameters of a loop over ``step`` at every
-    step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule
-    says that it commutes with reductions (``Rule.reducible``), one number that stands
-    for three equal numbers changes as each of them would. This property is tried on a
-    bowl, and only if no ``risk`` is given.
+    number. Training by the engine gives the parameters of a loop over `Rule.step` at
+    every step, and `Trajectory.at` returns the same bits as an uninterrupted run. If
+    the rule says that it commutes with reductions (``Rule.reducible``), one number that
+    stands for three equal numbers changes as each of them would. This property is tried
+    on a bowl, and only if no ``risk`` is given.
 
     Parameters
     ----------
@@ -326,8 +328,8 @@ def _independent_of_time(
             memory.shape,
         )
         # The Jacobian of a step along an eigenvector of the Hessian is a 2 × 2 matrix,
-        # for the parameter and its memory. The method takes an array of products of the
-        # learning rate and an eigenvalue. Here the array has a single product, 0.
+        # for the parameter and its memory. The method takes an array of rates, which
+        # are products of the learning rate and an eigenvalue. Here the only rate is 0.
         rates = np.zeros(1)
         jacobian: Any = attempt("jacobian", rule.jacobian, rates, eta)
         expect(

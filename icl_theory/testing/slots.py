@@ -128,7 +128,8 @@ def _limits(problem: Family) -> None:
     """
     family = type(problem)
     arguments = problem.arguments()
-    # A sweep gives `Family.limits` only the parameters whose values are words.
+    # The limits may depend only on parameters whose values are words: the other
+    # parameters may vary in a sweep.
     words = {name: value for name, value in arguments.items() if isinstance(value, str)}
     for name, pair in attempt("slot limits", family.limits, words).items():
         expect(name in family.parameters(), "names of limits", "parameters", name)
@@ -139,10 +140,10 @@ def _limits(problem: Family) -> None:
 def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> None:
     """Check the stable learning rate, if the problem has one.
 
-    The rate must lower the loss in each step of gradient descent. At the end of ``run``
-    it must also be at most 2/sharpness, because descent is unstable at larger rates. An
-    excess of up to the share ``rounding`` is allowed, because a sharpness may be found
-    by iteration.
+    No step of gradient descent at this rate may raise the loss. At the end of ``run``
+    the rate must also be at most 2/sharpness, because descent is unstable at larger
+    rates. An excess of up to the share ``rounding`` is allowed, because a sharpness may
+    be found by iteration.
     """
     try:
         rate = problem.stable_rate()
@@ -174,7 +175,7 @@ def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> No
 
 
 def _loss_falls(risk: Risk, rate: float, steps: int = 200) -> None:
-    """Check that descent at a learning rate lowers the loss in each of its steps."""
+    """Check that no step of descent at a learning rate raises the loss."""
     subject = f"loss of descent at the stable rate {rate:.6g}"
     descent = descend(risk, rate, steps=steps)
     # The run must not end because its loss or its parameters are no longer finite.
@@ -211,7 +212,7 @@ def _batched(problem: Family) -> None:
     for name, declared in family.parameters().items():
         # ``eta`` may be the word "auto", but the slot gets the number.
         value = problem.rate() if name == "eta" else getattr(problem, name)
-        # A parameter with an axis may be swept.
+        # A parameter may be swept if its ``axis`` is True.
         if declared.axis and isinstance(value, int | float):
             points[name] = np.array([value, value])
         else:

@@ -24,8 +24,8 @@ from icl_theory.tokens.lengths import Lengths
 from icl_theory.tokens.risk import TokenRisk
 
 # The largest numbers of tokens and of nodes of one kind, at which the search for a
-# shorter risk begins. They seldom matter, because the limit on the number of prompts,
-# which is (nodes)^(tokens), is reached before.
+# shorter risk begins. They seldom matter, because the number of prompts,
+# (nodes)^(tokens), usually reaches its own limit before.
 MOST_TOKENS_OF_KIND = 12
 MOST_NODES_OF_KIND = 8
 
@@ -36,9 +36,9 @@ def check_tokens(
     """Compare the loss of short prompts with the sum over all of them.
 
     The sum would take long for more than ``most_prompts`` prompts. If the risk has more
-    prompts than this, the comparison is made for a risk with shorter prompts, which
-    keep one token of each kind, and with only the most probable nodes. ``where`` names
-    the parameters ``params`` in error messages.
+    prompts than this, the comparison is made for a risk with fewer tokens of each kind,
+    but at least one, and with only the most probable nodes. ``where`` names the
+    parameters ``params`` in error messages.
     """
     small, rows = _shortened(risk, most_prompts)
     scores = params[rows]
@@ -89,6 +89,7 @@ def _shortened(
             )
         )
     all_rows = np.concatenate(rows)
+    # Second moments of the errors at two nodes, with an axis for each of the two.
     second = risk.second
     if second is not None:
         second = second[np.ix_(all_rows, all_rows)]
@@ -152,10 +153,10 @@ def _prompts(risk: TokenRisk) -> Iterator[tuple[list[int], float]]:
     """Yield the nodes of each prompt, and its probability."""
     for probability_of_length, numbers in _lengths(risk):
         parts_by_kind = []
-        for count, number in zip(risk.counts, numbers, strict=True):
+        for kind_count, number_of_tokens in zip(risk.counts, numbers, strict=True):
             # ``rows`` is the slice of the nodes of this kind among all nodes.
-            nodes = range(count.rows.start, count.rows.stop)
-            parts_by_kind.append(itertools.product(nodes, repeat=number))
+            nodes = range(kind_count.rows.start, kind_count.rows.stop)
+            parts_by_kind.append(itertools.product(nodes, repeat=number_of_tokens))
         for parts in itertools.product(*parts_by_kind):
             prompt = [node for part in parts for node in part]
             probability = float(np.prod(risk.probs[prompt]))

@@ -22,7 +22,7 @@ SUMS = 1e-9
 
 
 def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) -> None:
-    """Check that a step is a mean over its prompts, and that runs may be joined.
+    """Check that a step has the mean loss of its prompts, and that runs may be joined.
 
     A run must have the same loss and gradient whether it is evaluated by itself or
     together with other runs. ``places`` has the parameter arrays at which the trainer

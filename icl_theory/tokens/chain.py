@@ -161,7 +161,7 @@ class Chains:
         """Return the law of the first window under each chain, (C, k**m)."""
         P = self.transitions
         C, k, _ = P.shape
-        W = len(self.newest)
+        W = len(self.newest)  # number of windows
         if start is None:
             law = np.stack([_stationary(chain) for chain in P])
         else:
@@ -254,8 +254,9 @@ def _stationary(P: Array) -> Array:
             # becomes a direct step between two states before n.
             reduced[:n, n] /= reduced[n, :n].sum()
             reduced[:n, :n] += np.outer(reduced[:n, n], reduced[n, :n])
-        # After a visit to a state i < n, the chain visits state n on average
-        # reduced[i, n] times before it returns to a state before n.
+        # The law is found up to a factor, with 1 for state 0. After a visit to a state
+        # i < n, the chain visits state n on average reduced[i, n] times before it
+        # returns to a state before n.
         for n in range(1, k):
             law[n] = law[:n] @ reduced[:n, n]
         law /= law.sum()
@@ -330,7 +331,7 @@ class _Positions(NamedTuple):
 
     y: Array  # (n, W, QJ)
     decay: Array  # e^(-y), (n, W, QJ)
-    u: Array  # y (e_x - P_q), (n, k - 1, C, W, QJ)
+    u: Array  # y (e_x - P_q) in k - 1 coordinates, (n, k - 1, C, W, QJ)
     # Whether the first position is the sink, a token in front of the sequence. The
     # first window of the sequence comes after the sink, and no transition leads to this
     # window.
@@ -426,7 +427,7 @@ def _integrate(
     # `sums` holds F, A and B, and `back` their derivatives f, a and b. Both have the
     # axes (position; F, A and B; chain; window; column and node).
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
-    # Before the first position, F is the law of the first window, and n is zero.
+    # Before the first position, F is the law of the first window, and A and B are zero.
     sums[0, 1:] = 0.0
     sums[0, 0] = chains.start[block, :, None]
     # The matrices are copied into contiguous arrays, with which the product at each
@@ -597,10 +598,10 @@ def _nodes(
     sequence can have. The nodes are ``step`` apart in the variable x with
     ln(s Z_max) = x - e^(-x), from ``first`` on. At the first node s Z_max is about
     e^(-37), and the integrand of the attention is below rounding. At the last node
-    s Z_min > e^4 with the default of ``last``, so that e^(-s Z) is below rounding. If
-    the largest weight of a sequence of T positions is v, its Z is between v and v T. So
-    it needs only the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes that no sequence
-    needs are left out.
+    s Z_min is at least about e^4 with the default of ``last``, so that e^(-s Z) is
+    below rounding. If the largest weight of a sequence of T positions is v, its Z is
+    between v and v T. So it needs only the nodes with ln(s v T) > -37 and ln(s v) < 4.
+    Nodes that no sequence needs are left out.
     """
     # The last place has all positions that have no place of their own.
     log_positions = np.zeros((len(log_w), 1))
@@ -635,7 +636,7 @@ class ChainRisk(WithStart, Risk):
     chains : Chains
         The law of the sequences.
     length : int
-        The number T of positions, at least m.
+        The number T of positions, at least the number m of symbols in a window.
     scores : array_like, (k**m, k) or (n, k**m, k), optional
         Initial scores. The score of a position depends on its window and on the last
         symbol of the sequence. With three axes it also depends on the place of the
@@ -705,7 +706,7 @@ class ChainRisk(WithStart, Risk):
 
     def _checked_scores(self, scores: ArrayLike) -> Array:
         """Return the scores, (W, k), or (n, W, k) for n places; refuse other shapes."""
-        W = len(self.chains.newest)
+        W = len(self.chains.newest)  # number of windows
         k = self.chains.symbols
         start = real_array("scores", scores, 2 if dimensions(scores) == 2 else 3)
         # The numbers of places that are allowed: at most one place for each position,
@@ -750,26 +751,26 @@ class ChainRisk(WithStart, Risk):
         # not negative. The sum of the sizes is a divisor, and `SMALLEST` keeps the sum
         # positive.
         terms = abs(integrals.pull) + integrals.push + SMALLEST
-        total = terms.sum(axis=(0, 1))
+        sum_of_terms = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
         # A shift of a whole column does not change the loss, so the gradient of a
         # column sums to 0. The sum that rounding leaves is subtracted from the entries,
         # in proportion to the terms that cancel in them.
-        gradient -= terms * (gradient.sum(axis=(0, 1)) / total)
+        gradient -= terms * (gradient.sum(axis=(0, 1)) / sum_of_terms)
         attention = integrals.attention
         if scores.ndim == 2:
             # All positions share a single place.
             gradient = gradient.sum(axis=0)
             attention = attention.sum(axis=0)
-        error = self._error_of_loss(integrals, log_w, total, tokens)
+        error = self._error_of_loss(integrals, log_w, sum_of_terms, tokens)
         return _Columns(integrals.loss, gradient, attention, error)
 
     def _capped_scores(self, scores: Array) -> Array:
         """Return scores minus the largest of their column, (n, k**m, Q).
 
-        The number n of places is 1 if all positions share their scores. `capped` cuts
-        large gaps between neighbouring scores of a column, at which the square of the
-        attention underflows.
+        The number n of places is 1 if all positions share their scores. In the order of
+        size, `capped` cuts large gaps between neighbouring scores of a column, at which
+        the square of the attention underflows.
         """
         *_, W, Q = scores.shape
         columns = capped(scores.reshape(-1, Q))
@@ -790,8 +791,8 @@ class ChainRisk(WithStart, Risk):
         rounding = integrals.carried + roundings_of_y * sum_of_terms
         rounding *= np.finfo(float).eps
         # `UNSEEN` estimates the loss that underflow and the cut of scores remove, for a
-        # prompt of one token whose squared error is 1. The estimate grows with
-        # the square of the number of tokens. A squared error |o - P_q|² is at most 2,
+        # prompt of one token whose squared error is 1. The estimate grows with the
+        # square of the number of tokens. A squared error |o - P_q|² is at most 2,
         # because o and P_q are probability vectors.
         unseen = 2.0 * UNSEEN * float(tokens) ** 2
         return rule_error(self.step) * integrals.loss + rounding + unseen

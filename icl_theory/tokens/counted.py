@@ -277,7 +277,8 @@ class CountRisk(Risk):
             # The attention on a kind is Σ_v o_v share_v.
             attention[:, rows.query] += prediction.shared(p * prediction.o)
             prob_query[rows.query] += p.sum()
-        # The mean given the query. A query that never occurs has the attention 0.
+        # Divide to get the mean given the query. If a query never occurs, its attention
+        # stays 0.
         attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
         return {"excess": np.asarray(excess), "attention": attention}
 
@@ -449,11 +450,12 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
 
 
 def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
-    """Return the loss of a prediction q minus the least loss, which t itself has.
+    """Return the loss of a prediction q minus the least loss of any prediction.
 
-    The true probabilities t of the labels are ``truth``, and the loss is a mean over
-    labels drawn from t. The ``objective`` is "log" or "square". The first axis of all
-    arrays runs over the labels.
+    The loss is a mean over labels drawn from their true probabilities t, ``truth``, and
+    is least for the prediction t. The ``objective`` is "log" or "square". The first
+    axis of all arrays runs over the labels.
+
     With q = t e^d, the excess of the log loss is the sum of t (e^d - 1 - d) over the
     labels, because q and t both sum to 1. For small d the bracket is evaluated by its
     series, in which nothing cancels.
