@@ -63,8 +63,9 @@ GIGABYTES_FACTOR = 3.0
 # Beyond this dimension d the eigenvectors of a (d, d) matrix take too long in each
 # step; a cautious choice.
 LARGEST_MATRIX = 4000
-# The error of an eigenvalue, or of an entry in the eigenbasis, is at most this number
-# times the largest eigenvalue times the dimension. The factor 20 is generous.
+# The error of an eigenvalue of A, or of an entry of Ω̃ in the eigenbasis of A, is at
+# most this number times the dimension times the largest eigenvalue of the same matrix.
+# The factor 20 is generous.
 EIGENVALUE_ROUNDING = 20.0 * 2.0**-52
 # The gradient is a polynomial. The imaginary part of the gradient at
 # params + i·step·direction, divided by the step, is the derivative of the gradient
@@ -251,7 +252,10 @@ class DepthRisk(WithStart, Risk):
         return loss, gradient
 
     def _with_samples(self, a: Array) -> tuple[Any, Array]:
-        """Return the loss for finite N, and its gradient with respect to a, (d,)."""
+        """Return the loss for finite N, and its gradient, (d,).
+
+        The gradient is with respect to the eigenvalues a of A, (d,).
+        """
         degree = 2 * self.depth
         p, q = traces(a, self._task, degree)
         loss, p_gradient, q_gradient = self._polynomial.evaluate(p, q)
@@ -279,11 +283,12 @@ class DepthRisk(WithStart, Risk):
     def _error_without_samples(self, a: Array) -> float:
         """Bound the rounding error of the loss for N = ∞, for eigenvalues a of A, (d,).
 
-        Each of the two roundings in a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a|
-        times ROUNDING, and the power itself has up to 2L roundings.
+        An error of the base 1 - a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) times
+        this error, and the power itself has up to 2L roundings.
         """
-        size = np.abs(1.0 - a) + 2.0 * np.abs(a)
-        terms = self._task * np.abs(1.0 - a) ** (2 * self.depth - 1) * size
+        # In units of ROUNDING: one rounding of the difference, and two of a.
+        base_error = np.abs(1.0 - a) + 2.0 * np.abs(a)
+        terms = self._task * np.abs(1.0 - a) ** (2 * self.depth - 1) * base_error
         # A generous bound, also for the sum over d numbers.
         roundings = 4.0 * self.depth + 32.0
         return ROUNDING * roundings * float(terms.sum())
@@ -342,7 +347,7 @@ class SymmetricRisk(WithStart, Risk):
 
     Examples
     --------
-    A matrix Γ that inverts another covariance than the one of the prompts:
+    Γ/L is the inverse of another covariance than the one of the prompts:
 
     >>> import numpy as np
     >>> from icl_theory.papers.depth_covariance.risk import SymmetricRisk
@@ -431,7 +436,8 @@ class SymmetricRisk(WithStart, Risk):
     def _with_samples(self, a: Array, task: Array) -> tuple[float, Array]:
         """Return the loss for finite N, and its gradient with respect to A, (d, d).
 
-        Eigenvalues a, (d,), ``task``, (d, d), and gradient are in the eigenbasis of A.
+        The eigenvalues a, (d,), the matrix ``task``, (d, d), and the gradient are in
+        the eigenbasis of A.
         """
         degree = 2 * self.depth
         polynomial = loss_polynomial(self.depth, self.N, self.noise)
@@ -450,7 +456,10 @@ class SymmetricRisk(WithStart, Risk):
         return loss, A_gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """The diagonal of Γ in the eigenbasis of Σ, for the largest λ first, (d,)."""
+        """The diagonal of Γ in the eigenbasis of Σ, (d,).
+
+        The entry for the largest eigenvalue of Σ is the first.
+        """
         _, vectors = np.linalg.eigh(self.covariance)
         diagonal = np.einsum("ik,ij,jk->k", vectors, params, vectors)
         largest_first = diagonal[::-1]  # eigh has the smallest eigenvalue first
@@ -473,7 +482,7 @@ class SymmetricRisk(WithStart, Risk):
         with np.errstate(over="ignore", invalid="ignore"):
             p, q = traces(largest, mean_task, degree)
             error = polynomial.rounding(p, q, d)
-            # A term has up to 2L eigenvalues as factors.
+            # A term has up to 2L eigenvalues of A as factors.
             eigenvalue_error = EIGENVALUE_ROUNDING * d * degree
             error += eigenvalue_error * polynomial.magnitude(p, q)
         # The bound may be NaN if terms overflow.

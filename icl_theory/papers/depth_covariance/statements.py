@@ -196,7 +196,8 @@ def decoupled_flow(quick: bool) -> Errors:
             order = 2 * depth - 2
             remaining = (1.0 + order / depth * rates * times) ** (-1.0 / order)
         expected = depth / spectrum * (1.0 - remaining)
-        # At step 0 both are zero, and have no relative difference.
+        # At step 0 the eigenvalues and ``expected`` are zero, and have no relative
+        # difference.
         is_later = run.t > 0
         yield run.observed["eigenvalues"][is_later], expected[is_later]
     return f"d = {d}, λ_j = 1/j, β = 1; {listed(depths)} layers; along the flow"
@@ -285,7 +286,8 @@ def other_covariance(quick: bool) -> Claim:
     """layers that were trained on one covariance fail on a rotated one, and deeper
     layers fail more
     """
-    # An angle on either side of about 0.84, at which I - Σ⁻¹Σ′ has an eigenvalue of -1.
+    # One angle below and one above about 0.84, at which I - Σ⁻¹Σ′ has an eigenvalue of
+    # -1. Here Σ′ is the rotated covariance.
     small_angle = 0.3
     large_angle = 1.0
     depths = tuple(range(1, 4 if quick else 7))
@@ -301,8 +303,8 @@ def other_covariance(quick: bool) -> Claim:
         errors = []
         for depth in depths:
             risk = SymmetricRisk(rotated, math.inf, depth)
-            trained = depth * inverse
-            errors.append(2.0 * risk.loss(trained))
+            trained_gamma = depth * inverse
+            errors.append(2.0 * risk.loss(trained_gamma))
         return errors
 
     small_errors = errors_at(small_angle)
@@ -338,15 +340,16 @@ def rotated(quick: bool) -> Claim:
     """if each prompt has a rotated covariance, the least loss falls with depth even for
     infinite prompts, like L to the power -β
     """
-    laws = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5))  # exponents ν of λ_j, and β of tasks
+    # (ν, β) of the laws λ_j = j^-ν and ω_j λ_j = j^-(1 + βν).
+    laws = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5))
     depths = (64, 128, 256)
     d = 10**4 if quick else 10**6
     exponents = []
-    best_steps = []  # γ for the largest depth L, in units of L/λ_1
+    best_gammas = []  # for the largest depth L, in units of L/λ_1
     for decay, source in laws:
         minima = [least_of_rotated(d, decay, source, depth) for depth in depths]
         exponents.append(power(depths, [minimum.loss for minimum in minima]))
-        best_steps.append(minima[-1].gamma / depths[-1])  # λ_1 = 1
+        best_gammas.append(minima[-1].gamma / depths[-1])  # λ_1 = 1
     sources = np.array([source for _, source in laws])
     return Claim.of(
         # The exponent -β is for L -> ∞. At these L exponents differ by up to 0.04.
@@ -354,7 +357,7 @@ def rotated(quick: bool) -> Claim:
         f"d = {d:,}; (ν, β) = {listed(laws)}; {depths[0]} to {depths[-1]} layers,"
         " N = ∞",
         f"exponents {listed(exponents, '.2f')}; the best γ is"
-        f" {listed(best_steps, '.2f')} times L/λ_1",
+        f" {listed(best_gammas, '.2f')} times L/λ_1",
     )
 
 

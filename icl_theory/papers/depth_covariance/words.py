@@ -86,7 +86,7 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
     if letters == 1:
         total.add_traces(loops, order=0)
     else:
-        total.add_word(gaps[1:], loops, left=gaps[0], order=0)
+        total.add_word(gaps[1:], loops, left_power=gaps[0], order=0)
     # Paired with a vector of another S of the word, number ``other``. The word is
     # S W_1 S W_2, where W_1 has the exponents ``between`` and W_2 those ``after``.
     for other in range(1, letters):
@@ -95,13 +95,13 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
         # Paired with the left vector of this S: the word becomes W_1ᵀ S W_2 / N, with
         # W_1 reversed.
         remaining_gaps = between[:-1][::-1] + after
-        total.add_word(remaining_gaps, loops, left=between[-1], order=1)
+        total.add_word(remaining_gaps, loops, left_power=between[-1], order=1)
         # Paired with the right vector of this S: the word becomes tr(S W_1) W_2 / N.
-        loops_with_closed = (*loops, between)
+        loops_with_W_1 = (*loops, between)
         if after:
-            total.add_word(after[1:], loops_with_closed, left=after[0], order=1)
-        else:
-            total.add_traces(loops_with_closed, order=1)
+            total.add_word(after[1:], loops_with_W_1, left_power=after[0], order=1)
+        else:  # W_2 is I, so only traces remain
+            total.add_traces(loops_with_W_1, order=1)
     for index, loop in enumerate(loops):
         other_loops = loops[:index] + loops[index + 1 :]
         # Paired with a vector of an S in this trace, which is tr(S W_3) if the trace is
@@ -111,7 +111,9 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
             opened = loop[cut:] + loop[:cut]
             for strand in (opened, opened[::-1]):
                 remaining_gaps = strand[1:] + gaps
-                total.add_word(remaining_gaps, other_loops, left=strand[0], order=1)
+                total.add_word(
+                    remaining_gaps, other_loops, left_power=strand[0], order=1
+                )
     return dict(total.terms)
 
 
@@ -136,26 +138,26 @@ def _mean_of_traces(loops: tuple[Gaps, ...]) -> Terms:
 
 
 class _Sum:
-    """A sum of means of shorter words, each multiplied by A^left / N^order."""
+    """A sum of means of shorter words, each multiplied by A^left_power / N^order."""
 
     def __init__(self) -> None:
         self.terms: defaultdict[Monomial, int] = defaultdict(int)
 
     def add_word(
-        self, gaps: Gaps, loops: tuple[Gaps, ...], *, left: int, order: int
+        self, gaps: Gaps, loops: tuple[Gaps, ...], *, left_power: int, order: int
     ) -> None:
-        """Add A^left / N^order times the mean of a word times traces."""
-        self._add(_mean(gaps, _in_order(loops)), left, order)
+        """Add A^left_power / N^order times the mean of a word times traces."""
+        self._add(_mean(gaps, _in_order(loops)), left_power, order)
 
     def add_traces(self, loops: tuple[Gaps, ...], *, order: int) -> None:
         """Add I / N^order times the mean of a product of traces."""
-        self._add(_mean_of_traces(_in_order(loops)), left=0, order=order)
+        self._add(_mean_of_traces(_in_order(loops)), left_power=0, order=order)
 
-    def _add(self, terms: Terms, left: int, order: int) -> None:
-        """Add terms, each multiplied by A^left / N^order."""
+    def _add(self, terms: Terms, left_power: int, order: int) -> None:
+        """Add terms, each multiplied by A^left_power / N^order."""
         for monomial, count in terms.items():
             product = Monomial(
-                power=monomial.power + left,
+                power=monomial.power + left_power,
                 traces=monomial.traces,
                 order=monomial.order + order,
             )
@@ -226,8 +228,8 @@ def _bias_terms(depth: int) -> Terms:
     terms: defaultdict[Monomial, int] = defaultdict(int)
     terms[Monomial(power=0, traces=(), order=0)] += 1  # the matrix I
     for i in range(1, depth + 1):
-        # (SA)^i of the first factor, and (AS)^i of the second one. Both have the same
-        # mean.
+        # (SA)^i of the first factor, and (AS)^i of the second one. Their means are
+        # transposes of each other, and equal, because powers of A are symmetric.
         coefficient = 2 * comb(depth, i) * (-1) ** i
         for monomial, count in mean_of_word((1,) * (i - 1)).items():
             # (SA)^i is the word of i matrices S, times A.
@@ -246,7 +248,7 @@ def _noise_terms(depth: int) -> Terms:
     """Return the terms of the mean of tr A φ(SA).
 
     φ(z) = f(z)²/z with f(z) = 1 - (1 - z)^L is a polynomial with the powers n = 1, ...,
-    2L - 1. The terms are numbers, so they have the power zero.
+    2L - 1. The terms are numbers, so the power of A in them is zero.
     """
     # Coefficients of z^0, ..., z^L in f(z).
     f = [0, *(-comb(depth, i) * (-1) ** i for i in range(1, depth + 1))]

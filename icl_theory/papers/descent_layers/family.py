@@ -75,8 +75,7 @@ class DescentLayers(Family):
         Standard deviation of the label noise, label units.
     start : float or array_like, (L,) or (2L - 1,)
         The trained numbers at step 0, or the standard deviation with which they are
-        drawn. The trained numbers are η and γ of the layers, or the multiples of I in Q
-        and P.
+        drawn. The trained numbers are η and γ of the layers, or for matrices -η and p.
     seed : int
         Seed of the draw of the start.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -137,7 +136,7 @@ class DescentLayers(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Build the risk, which refuses parameters that do not fit."""
+        """Refuse matrices with fixed tokens, and whatever the risk refuses."""
         if self.coordinates == "matrices" and self.tokens == "fixed":
             raise argument_error(
                 "tokens", self.tokens, "'moved' for matrices: P moves the tokens"
@@ -162,7 +161,7 @@ class DescentLayers(Family):
             return LayersRisk(
                 self.d, self.N, self.depth, layers.token_steps, self.noise, start
             )
-        # Each trained number is the multiple of I in one matrix.
+        # Each trained number times I is one of the matrices Q and P.
         matrices = start[:, None, None] * np.eye(self.d)
         return Pullback(layers, UnitMatrices(matrices, self.depth))
 
@@ -226,7 +225,7 @@ def _descended(risk: LayersRisk, sequence: Array, factors: Array) -> Array:
     """
 
     def log_loss(trial: Array) -> tuple[float, Array]:
-        """Return the logarithm of the loss, and its gradient over the factors."""
+        """Return the logarithm of the loss, and its gradient in the factors."""
         loss, gradient = risk.evaluate(sequence * trial)
         return float(np.log(loss)), sequence * gradient / loss
 

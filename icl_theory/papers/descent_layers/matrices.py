@@ -1,8 +1,8 @@
 """The map from matrices of the layers to steps, if they are multiples of I.
 
-There are L layers with the key-query matrices Q and value matrices P, (d, d) each. If
-they are multiples of I, they are Q = qI and P = pI. The steps are η of the labels and γ
-of the tokens.
+There are L layers with the key-query matrices Q and value matrices P, (d, d) each.
+Multiples of I are written as Q = qI and P = pI. The steps are η of the labels and γ of
+the tokens.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class UnitMatrices(WithStart, Map):
     .. math:: \eta_\ell = -\tfrac1d \mathrm{tr}\,Q_\ell, \qquad
         \gamma_\ell = -\tfrac1{d^2}\,\mathrm{tr}\,Q_\ell\;\mathrm{tr}\,P_\ell
 
-    A layer adds :math:`\tfrac1N ZQ Z_x^\top Z P` to its tokens Z, whose part without
-    the labels is :math:`Z_x`. On isotropic data the loss does not change if all tokens
-    are rotated, so the population gradient at multiples of I consists of multiples of
-    I. Matrices that start as multiples of I therefore stay multiples, under every rule
-    that treats all entries alike. At these matrices the steps determine the loss of the
-    layers. At other matrices the loss depends on more than the steps.
+    A layer adds :math:`\tfrac1N Z_xQ Z_x^\top Z\,\mathrm{diag}(P, 1)` to its tokens
+    :math:`Z = (Z_x, y)`, whose last column has the labels y. On isotropic data the loss
+    does not change if all tokens are rotated, so the population gradient at multiples
+    of I consists of multiples of I. Matrices that start as multiples of I therefore
+    stay multiples, under every rule that treats all entries alike. At these matrices
+    the steps determine the loss of the layers. At other matrices the loss depends on
+    more than the steps.
 
     Parameters
     ----------
@@ -113,11 +114,11 @@ class UnitMatrices(WithStart, Map):
         return self._to_matrices(np.concatenate([q_change, p_change]))
 
     def _to_matrices(self, multiples_gradient: Array) -> Array:
-        """Return the gradients with respect to the matrices qI and pI, (..., d, d).
+        """Return the gradients with respect to the matrices, (2L - 1, d, d).
 
-        The argument has the derivatives with respect to q and p. As q is tr(Q)/d, the
-        derivative with respect to each diagonal entry of Q is 1/d of the derivative
-        with respect to q. The same holds for P and p.
+        The argument has the derivatives with respect to q and p, (2L - 1,). As q is
+        tr(Q)/d, the derivative with respect to each diagonal entry of Q is 1/d of the
+        derivative with respect to q. The same holds for P and p.
         """
         d = self.start.shape[1]
         return multiples_gradient[:, None, None] / d * np.eye(d)
@@ -125,9 +126,10 @@ class UnitMatrices(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Return an upper bound on the norm of the derivative of the steps.
 
-        The derivative of η with respect to q has the size 1. The derivatives of γ with
-        respect to q and p have the sizes of p and q. The norm of the whole derivative
-        is at most the sum of these three sizes. A matrix of norm 1 changes its multiple
+        In one layer, the derivative of η with respect to q has the size 1, and the
+        derivatives of γ with respect to q and p have the sizes of p and q. Layers share
+        no matrix, so the norm of the whole derivative is at most the largest sum of
+        these three sizes in a layer. A matrix of Frobenius norm 1 changes its multiple
         of I by at most 1/√d.
         """
         q, p = self._parts(self._multiples(params))

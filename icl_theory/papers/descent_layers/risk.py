@@ -1,16 +1,16 @@
 r"""The population loss of layers that descend, at any depth, and their trainer.
 
-A layer ℓ takes a step :math:`\eta_\ell` of descent on the prompt's least squares, and
-may change the tokens by a step :math:`\gamma_\ell`. All matrices are then functions of
-:math:`\hat\Sigma = X^\top X/N`. In an eigendirection with the eigenvalue λ, the
-residual is the part of the task that the layers leave unexplained. It is
+A prompt has N tokens in d dimensions, the rows of X, with labels y and a query, and
+there are L layers. A layer ℓ takes a step :math:`\eta_\ell` of descent on the prompt's
+least squares, and may change the tokens by a step :math:`\gamma_\ell`. All matrices are
+then functions of :math:`\hat\Sigma = X^\top X/N`. In an eigendirection with the
+eigenvalue λ, the residual, the part of the task that the layers leave unexplained, is
 
 .. math:: r(\lambda) = \prod_\ell (1 - \eta_\ell\lambda_\ell), \qquad
     \lambda_1 = \lambda, \quad \lambda_{\ell+1} = \lambda_\ell(1 -
     \gamma_\ell\lambda_\ell)^2 .
 
-A prompt has N tokens in d dimensions, the rows of X, with labels y and a query, and
-there are L layers. See docs/theory/layers.md.
+See docs/theory/layers.md.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class LayersRisk(WithStart, Risk):
         return eta, gamma
 
     def residual(self, params: ArrayLike, eigenvalues: ArrayLike) -> Array:
-        """Return r at X eigenvalues of the prompt's covariance, (X,)."""
+        """Return r at J eigenvalues of the prompt's covariance, (J,)."""
         x = real_array("eigenvalues", eigenvalues, 1)
         return _Residual(x, *self.steps(params)).values[-1]
 
@@ -218,9 +218,9 @@ class LayersRisk(WithStart, Risk):
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
         # The relative error of the density in units of ROUNDING, cautiously. Neither
-        # the three constants of this formula are derived, nor its growth with the
-        # number of nodes, the number of layers and √N. The tests compare the estimate
-        # with exact losses.
+        # the three constants of this formula nor its growth with the number of nodes,
+        # the number of layers and √N are derived. The tests compare the estimate with
+        # exact losses.
         density_roundings = (
             1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
         )
@@ -260,7 +260,7 @@ class LayersRisk(WithStart, Risk):
 
 
 class _Residual:
-    """The residual of layers at some eigenvalues x, (X,), with its backward pass."""
+    """The residual of layers at some eigenvalues x, (J,), with its backward pass."""
 
     def __init__(self, x: Array, eta: Array, gamma: Array) -> None:
         self.eta = eta
@@ -277,7 +277,7 @@ class _Residual:
     def back(self, r_gradient: Array) -> Array:
         """Return the gradient of a function of r with respect to η and γ, (2L,).
 
-        ``r_gradient`` has the derivatives of the function with respect to r, (X,).
+        ``r_gradient`` has the derivatives of the function with respect to r, (J,).
         """
         depth = len(self.eta)
         gradient = np.empty(2 * depth)
@@ -304,7 +304,7 @@ class _Residual:
         return gradient
 
     def rounding(self) -> Array:
-        """Bound the rounding error of the residual to first order, (X,)."""
+        """Bound the rounding error of the residual to first order, (J,)."""
         factors = []  # the absolute values of the factors 1 - ηλ of the residual
         factor_errors = []  # in units of ROUNDING, like all errors in this method
         eigenvalue_error = np.zeros_like(self.eigenvalues[0])
@@ -371,8 +371,8 @@ def least_of_polynomials(risk: LayersRisk) -> float:
 def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
     """Return the orthonormal polynomials of degree 0 ... ``degree`` of a measure.
 
-    The measure has the masses ``measure`` at the points x, (X,) each. The values of the
-    polynomials at these points, (degree + 1, X), and at zero, (degree + 1,), are
+    The measure has the masses ``measure`` at the points x, (J,) each. The values of the
+    polynomials at these points, (degree + 1, J), and at zero, (degree + 1,), are
     computed by Lanczos' method with full orthogonalisation.
     """
     root = np.sqrt(measure)
@@ -385,8 +385,8 @@ def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
         vector = x * vectors[-1]
         value_at_zero = 0.0  # x times any polynomial vanishes at zero
         basis = np.array(vectors)
-        # This is done twice, because rounding leaves the vector not quite orthogonal
-        # the first time.
+        # One pass is not enough, because rounding leaves the vector not quite
+        # orthogonal.
         for _pass in range(2):
             projections = basis @ vector
             vector = vector - projections @ basis
@@ -402,9 +402,9 @@ class SampledLayers(Trainer[Prompts]):
     r"""Squared error of the layers on sampled prompts, token by token.
 
     With :math:`h = X^\top y/N` a layer adds :math:`\eta\,h^\top x_q` to the prediction
-    and subtracts :math:`\eta Xh` from the labels y. Then a token step subtracts
-    :math:`\gamma\hat\Sigma x` from each token x and from the query :math:`x_q`. This
-    trainer shares no formula with the population risk.
+    and subtracts :math:`\eta Xh` from the labels y. Then a token step replaces each
+    token x, and the query :math:`x_q`, by :math:`x - \gamma\hat\Sigma x`. This trainer
+    shares no formula with the population risk.
 
     Parameters
     ----------

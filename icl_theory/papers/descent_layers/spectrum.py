@@ -38,13 +38,14 @@ MOST_DEGREE = 1000
 # Nodes of the Gauss rule on each panel. More nodes would allow longer panels. The
 # difference from a grid of twice as many panels estimates the error (`mean_spectrum`).
 PANEL_NODES = 16
-# The grid ends at this distance from the edges of the spectrum of X. The tails of its
-# singular values are like those of a normal law of variance 1, so beyond this distance
-# their density is below e^(-14²/2) = e^-98.
+# The grid of singular values of X begins at this distance below the lower edge of their
+# spectrum, or at 0, and ends at least as far above the upper edge. The tails are like
+# those of a normal law of variance 1, so beyond this distance the density is below
+# e^(-14²/2) = e^-98.
 REACH = 14.0
 # Length of a panel of singular values of X, for polynomials of low degree. The tails
 # of a singular value have the width 1. Between the tails, the density varies on this
-# scale or more slowly.
+# scale or more slowly, except for ripples of a few per cent.
 PANEL_LENGTH = 0.5
 # A polynomial of degree p adds p/4 panels, because powers of t up to t^2p vary faster
 # than the density.
@@ -123,18 +124,19 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
 def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     """Return the quadrature, by the density that docs/theory/layers.md derives.
 
-    The letters are those at the top of this file. There are X nodes x. The arguments
-    are checked.
+    The letters are those at the top of this file, and n is the larger of d and N. There
+    are T nodes x. The arguments are checked.
     """
     k = min(d, N)
     n = max(d, N)
     grid = _Grid(k, n, degree, refine)
     x = grid.t**2
-    phi = _functions(k, a=0.5 * (n - k - 1), x=x)  # (k, X)
+    phi = _functions(k, a=0.5 * (n - k - 1), x=x)  # (k, T)
     # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
     total = integrals[:, -1:]
-    # The integral of φ over the points above a node, minus the one below, (k, X).
+    # The integral of φ over the points above a node, minus its integral over the points
+    # below the node, (k, T).
     Phi = total - 2.0 * integrals[:, :-1]
     x_weights = 2.0 * grid.t * grid.weights
     is_odd = k % 2 == 1
@@ -158,15 +160,15 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
 
 
 def _functions(k: int, a: float, x: Array) -> Array:
-    r"""Return :math:`x^a e^{-x/2}` times k Laguerre polynomials, (k, X).
+    r"""Return :math:`x^a e^{-x/2}` times k Laguerre polynomials, (k, T).
 
-    The polynomials have the degrees 0, ..., k - 1, and are orthonormal for the weight
-    :math:`x^{2a+1}e^{-x}`. Their three-term recursion gives their values. Every basis
-    of these polynomials gives the same density; this one keeps the matrix A well
-    conditioned.
+    There are T points x. The polynomials have the degrees 0, ..., k - 1, and are
+    orthonormal for the weight :math:`x^{2a+1}e^{-x}`. Their three-term recursion gives
+    their values. Every basis of these polynomials gives the same density; this one
+    keeps the matrix A well conditioned.
     """
-    # The functions themselves would be orthonormal for the weight x^2a e^-x. But this
-    # weight has no integral for a = -½.
+    # If the polynomials had the weight x^2a e^-x, the functions themselves would be
+    # orthonormal. But this weight has no integral for a = -½.
     alpha = 2.0 * a + 1.0
     functions = np.empty((k, len(x)))
     functions[0] = np.exp(a * np.log(x) - 0.5 * x - 0.5 * gammaln(alpha + 1.0))
@@ -182,9 +184,9 @@ def _functions(k: int, a: float, x: Array) -> Array:
 class _Grid:
     """Panels of Gauss nodes over the k positive singular values t of X.
 
-    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero. In x the
-    density may grow like x^-½ at zero. The grid ends where t^(2 degree) times the
-    density is negligible.
+    The larger of d and N is n. The eigenvalues of XᵀX are x = t². In t the density is
+    smooth at zero. In x the density may grow like x^-½ at zero. The grid ends where
+    t^(2 degree) times the density is negligible.
 
     Attributes
     ----------
@@ -198,16 +200,16 @@ class _Grid:
         begin = max(0.0, math.sqrt(n) - math.sqrt(k) - REACH)
         end = _end_of_grid(upper_edge, degree)
         panels = math.ceil((end - begin) / PANEL_LENGTH) + degree // DEGREES_PER_PANEL
-        edges = np.linspace(begin, end, refine * panels + 1)
+        panel_edges = np.linspace(begin, end, refine * panels + 1)
         points, weights = legendre.leggauss(PANEL_NODES)
-        self._half_length = 0.5 * (edges[1] - edges[0])
-        middles = 0.5 * (edges[:-1] + edges[1:])
+        self._half_length = 0.5 * (panel_edges[1] - panel_edges[0])
+        middles = 0.5 * (panel_edges[:-1] + panel_edges[1:])
         self._panel_weights = weights
         self.t = (middles[:, None] + self._half_length * points).ravel()
         self.weights = np.tile(self._half_length * weights, len(middles))
 
     def cumulative(self, values: Array) -> Array:
-        """Return integrals of functions from their values at the T nodes, (k, T).
+        """Integrate k functions, given their values at the T nodes, (k, T).
 
         The integrals go from the beginning of the grid to each node and, last, to its
         end, (k, T + 1).

@@ -39,7 +39,7 @@ TOO_LONG = 1.25
 def loss_by_moments(
     d: int, N: int, value_steps: list[Fraction], token_steps: list[Fraction]
 ) -> float:
-    """Return the loss from exact moments of the Wishart matrix, in fractions.
+    """Return the loss from exact moments of the Wishart matrix S, in fractions.
 
     The computation does not use the density that the risk integrates. There is no
     noise, and the loss is half the mean of tr r(S)². The residual is r(λ) = Π_ℓ

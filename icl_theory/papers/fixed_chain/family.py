@@ -147,8 +147,8 @@ class ChainLogitsRisk(WithStart, Risk):
             )
         return strength
 
-    # The methods with an underscore below also take n states at once, (numbers, n): e,
-    # w, u and b are then arrays, (n,).
+    # `_strength`, `_readout`, `_predicted` and `_gradient` also take n states at once,
+    # (numbers, n): e, w, u and b are then arrays, (n,).
 
     def _strength(self, params: Array) -> Any:
         """The number s = eu(1 + 2w|w|)."""
@@ -337,7 +337,7 @@ class FixedChain(Family):
     start: Any = starting_parameters((1,))
 
     def validate(self) -> None:
-        """Refuse probabilities whose complement loses its digits."""
+        """Refuse probabilities too near 0 or 1, and a start that does not fit."""
         for name, value in (("p", self.p), ("q", self.q)):
             if not LEAST_PROBABILITY <= value <= 1.0 - LEAST_PROBABILITY:
                 raise argument_error(

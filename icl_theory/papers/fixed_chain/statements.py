@@ -54,7 +54,7 @@ def minima(quick: bool) -> Errors:
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
         # If w has the sign of s and is far enough from 0, 1 + 2w|w| has the sign of s,
-        # too. For p + q = 1 the numbers s, w and e are 0.
+        # too. For p + q = 1 the numbers s and e are 0 up to rounding.
         for w in np.sign(s) * np.array([0.8, 1.1, 2.0]):
             e = math.sqrt(s / (1.0 + 2.0 * w * abs(w)))
             loss, gradient = risk.evaluate(np.array([e, w]))
@@ -174,7 +174,7 @@ def basins(quick: bool) -> Claim:
     problems = _problems(shape, eta=0.1, method="flow", max_steps=10**6)
     ends = [_end(problem) for problem in problems]
     predicted = [problem.basin() for problem in problems]
-    as_predicted = sum(
+    agreement_count = sum(
         end == prediction for end, prediction in zip(ends, predicted, strict=True)
     )
     # The first half of the problems has p + q < 1, and the second half p + q > 1.
@@ -182,10 +182,10 @@ def basins(quick: bool) -> Claim:
     lazy = ends[:starts_per_chain]
     switching = ends[starts_per_chain:]
     return Claim.of(
-        as_predicted == len(problems),
+        agreement_count == len(problems),
         f"p, q = {LAZY} and {SWITCHING}, {starts_per_chain} starts each with e to 2.5,"
         " w from -2.1 to 1.9",
-        f"{as_predicted} of {len(problems)} as predicted; at the unigram"
+        f"{agreement_count} of {len(problems)} as predicted; at the unigram"
         f" {lazy.count('unigram')} and {switching.count('unigram')}",
     )
 

@@ -70,8 +70,8 @@ STREAM_OF_POINTS = 1
 # A coordinate of a Sobol point may be 0. The quantile at 0 would make an entry of a
 # chain 0.
 SMALLEST_QUANTILE = 2.0**-60
-# Distance between the nodes of the integral over s with which `ChainRisk` computes the
-# loss.
+# `ChainRisk` computes the loss as an integral over a variable s. This is the distance
+# between its nodes, in x with ln s = x - e^(-x) up to a constant.
 STEP = 0.2
 # This coarser distance halves the number of nodes. The integral then has an error of
 # 1.8e-8 of the loss, which is less than the error of Sobol points.
@@ -111,14 +111,15 @@ def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Ar
     return _sobol_points(prior, count, seed)
 
 
-def _two_state_points(prior: Array, nodes: int) -> tuple[Array, Array]:
+def _two_state_points(prior: Array, node_count: int) -> tuple[Array, Array]:
     """Return the product of a Gauss rule for p = P₀₁ and one for q = P₁₀."""
     from scipy.special import roots_jacobi  # slow to load
 
     # P₀₁ has the density p^(prior₀₁ - 1) (1 - p)^(prior₀₀ - 1), which is the weight of
-    # a Gauss–Jacobi rule in x = 2p - 1.
-    x, x_weights = roots_jacobi(nodes, prior[0, 0] - 1.0, prior[0, 1] - 1.0)
-    y, y_weights = roots_jacobi(nodes, prior[1, 1] - 1.0, prior[1, 0] - 1.0)
+    # a Gauss–Jacobi rule in x = 2p - 1. The function takes the exponents of 1 - x and
+    # of 1 + x, in this order.
+    x, x_weights = roots_jacobi(node_count, prior[0, 0] - 1.0, prior[0, 1] - 1.0)
+    y, y_weights = roots_jacobi(node_count, prior[1, 1] - 1.0, prior[1, 0] - 1.0)
     p_grid, q_grid = np.meshgrid(0.5 * (1.0 + x), 0.5 * (1.0 + y))
     p = p_grid.ravel()
     q = q_grid.ravel()
@@ -173,8 +174,9 @@ class TwoLayers(WithStart, Map):
     .. math:: \alpha_{rl} \propto e^{a_l}, \qquad f_r = \sum_l \alpha_{rl} X_{rl},
         \qquad S = f B
 
-    Token r sees the symbol :math:`X_{rl}` at lag l, one of m lags. The sink sees a
-    symbol of its own, and the row of B for this symbol has c in each column.
+    Token r sees the symbol :math:`X_{rl}` at lag l, one of m lags. Its score is
+    :math:`S_{rq}` if the last symbol of the sequence is q. The sink sees a symbol of
+    its own, and the row of B for this symbol has c in each column.
 
     Attributes
     ----------
@@ -668,7 +670,7 @@ class InductionHeads(Family):
         k = self.k
         m = self.lags
         # `ChainRisk` needs m tokens at least. With complete edges it has only the
-        # tokens that see all lags.
+        # tokens that see all lags. Causal edges, with T tokens, have the same limit.
         tokens_with_all_lags = self.T - m + 1
         if tokens_with_all_lags < m:
             raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
@@ -870,6 +872,7 @@ class InductionHeads(Family):
         # position, a window and a last symbol. `ChainRisk` checks this memory, too, but
         # its error would not name T.
         check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
+        # The number of tokens to which the second layer attends.
         length = self.T if self.edge == "causal" else self.T - m + 1
         chains = self._chains_of_windows()
         has_sobol_points = self.is_approximate and k > 2
@@ -883,8 +886,9 @@ class InductionHeads(Family):
             sink=self._sink_value(),
             step=LONG_STEP if has_sobol_points else STEP,
         )
-        # The inner risk compares predictions with the law P_q of the next symbol, so
-        # the randomness of this symbol, ½ E[1 - ‖P_q‖²], is added.
+        # The inner risk compares predictions with P_q, the law of the next symbol after
+        # the last symbol q. So ½ E[1 - ‖P_q‖²], the loss by the randomness of the next
+        # symbol, is added.
         added = chains.irreducible(length)
         # Only a prediction that knows the chain reaches the loss ``added``. The least
         # loss of all other predictions is larger. This least loss is known for two

@@ -1,7 +1,7 @@
 """Edelman et al.'s minimal model of an induction head, as a family of problems.
 
 `MinimalHeads` is the family, `MinimalRisk` its loss, and `Sequences` the data. The
-parameters are v, b and c: scores of the lags, and the matrix W = bI + c 11ᵀ.
+parameters are the scores v of the lags, and b and c of the matrix W = bI + c 11ᵀ.
 
 In the shapes below, M is the number of sequences, k the number of symbols, and P the
 number of positions at which the next symbol is predicted: T, or 1 if only the last
@@ -405,8 +405,8 @@ class MinimalHeads(Family):
         The second layer adds up tokens and does not divide by their number, so that its
         logits are counts times a strength. "unigram" is the best prediction from the
         counts of all symbols so far. "bigram" is the best prediction from the counts of
-        the symbols that followed the last symbol. The losses are means over the
-        sequences of the problem.
+        the symbols that followed the last symbol. The excess of each loss over the
+        Bayes loss is a mean over the sequences of the problem.
         """
         return {
             "unigram": self._count_level(self._totals),
@@ -428,7 +428,8 @@ class MinimalHeads(Family):
         # error of the strength changes the least loss by the order of its square only.
         minimum = minimize_scalar(loss, bracket=(0.0, 1.0 / self.T), tol=1e-8)
         # The excess over the Bayes loss varies less between drawn sequences than the
-        # loss itself does. So the excess is added to the exact Bayes loss.
+        # loss itself does. So the excess is added to the Bayes loss of `predictors`,
+        # which is exact for two and three symbols with independent rows.
         excess = float(minimum.fun) - self._entropy
         return CountLevel(float(minimum.x), self.predictors["Bayes"] + excess)
 

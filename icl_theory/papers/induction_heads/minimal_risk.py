@@ -96,15 +96,17 @@ class LagAttention:
         ``A_gradient`` is the gradient with respect to A, (T, T).
         """
         if self.is_softmax:
-            # A softmax a of scores has da_j = a_j (ds_j - Σ_i a_i ds_i). Tokens that
-            # are not visible have a = 0.
+            # A softmax a of scores s has da_j = a_j (ds_j - Σ_i a_i ds_i). The matrix
+            # of this map is symmetric, so the map also turns gradients with respect to
+            # a into gradients with respect to s. Tokens that are not visible have
+            # a = 0.
             mean_gradient = np.sum(A * A_gradient, axis=1, keepdims=True)
             entry_gradient = A * (A_gradient - mean_gradient)
         else:
             entry_gradient = A_gradient * self.is_visible
         # All entries of A with the same lag have the score of this lag.
-        of_lags = np.bincount(self.lag.ravel(), entry_gradient.ravel(), self.lags)
-        return np.asarray(of_lags, dtype=float)
+        lag_gradient = np.bincount(self.lag.ravel(), entry_gradient.ravel(), self.lags)
+        return np.asarray(lag_gradient, dtype=float)
 
 
 class Labelled(NamedTuple):
@@ -191,7 +193,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return len(self.start) == self.attention.lags + 2
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Return views of the entries of v and of the entries of W."""
+        """Return views of the scores v and of the numbers of W."""
         return np.split(array, [self.attention.lags])
 
     @property
@@ -279,7 +281,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return -np.sum(self._labels * log_best, axis=2).mean(axis=0)
 
     def _compare(self, layers: _Layers, labels: Array, weights: Array) -> _Pass:
-        """Return the cross entropy of each sequence, and the gradient of their mean.
+        """Return the cross entropies of the sequences, and the gradient of their mean.
 
         ``labels`` are laws of the next symbol, (P, M, k). The cross entropy of a
         sequence is the mean over its predictions. The mean over the sequences has the
@@ -466,7 +468,7 @@ class EveryPosition(_Layers):
         later_sums = _sums_from_the_end(logits_gradient)
         # The derivatives with respect to c·mass of each token, (T,).
         summed_gradient = _at_symbols(later_sums, self.symbols).sum(axis=1)
-        # The derivatives with respect to f_s, (T, M, k): the query at t selects an
+        # The derivatives with respect to b f_s, (T, M, k): the query at t selects an
         # entry q of the mixture, and the symbol of token s selects the logit y.
         pairs = np.einsum("tmq,tmy->tmyq", self.one_hot, logits_gradient)
         mixtures_gradient = _at_symbols(_sums_from_the_end(pairs), self.symbols)

@@ -49,7 +49,8 @@ LARGEST_Z = 4.0
 def count_levels(problem: MinimalHeads) -> Levels:
     """Return the least losses of predictions whose logits are multiples of counts.
 
-    The second layer of the model counts symbols, so its plateaus are at these levels.
+    The second layer of the model counts symbols, so the loss has its plateaus at these
+    levels.
     """
     counts = problem.count_levels
     return Levels(

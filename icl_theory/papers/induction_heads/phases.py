@@ -45,7 +45,7 @@ def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
         bigram_start = _first_step(run, halfway(levels.unigram, levels.bigram))
     if bigram_start is None:
         return Phases(uniform=uniform, unigram=(unigram_start, last), bigram=None)
-    # A run whose loss jumps past the unigram's level has no unigram phase.
+    # A run whose loss passes both halfway points at the same step has no unigram phase.
     unigram = None
     if bigram_start != unigram_start:
         unigram = (unigram_start, bigram_start)

@@ -9,9 +9,10 @@ import numpy as np
 from icl_theory.engine import Risk, descend
 from icl_theory.papers.induction_heads.phases import Levels, halfway
 
-# A minimum of the speed is a plateau if on both sides the loss falls at least
+# The speed of a run is the rate at which its loss falls along gradient flow. A minimum
+# of the speed is a plateau if on both sides the loss falls at least
 # `SLOWDOWN_OF_PLATEAU` times faster than at the minimum, and if the loss at the minimum
-# is within `DISTANCE_FROM_LEVEL` of the level. Both limits are our choice.
+# is within `DISTANCE_FROM_LEVEL` of the unigram's level. Both limits are our choice.
 SLOWDOWN_OF_PLATEAU = 1.5
 DISTANCE_FROM_LEVEL = 0.02
 # A run starts on a plateau if its speed at step 0 is at most this share of the largest
@@ -27,7 +28,7 @@ class SpeedMinimum(NamedTuple):
     the run slows down most.
     """
 
-    length: float  # ηt from the beginning of the way to its end
+    length: float  # time ηt from the beginning of the way to its end
     loss: float  # loss at the minimum
     # The largest speeds before and after the minimum are at least this many times the
     # speed at the minimum. This factor is 1 if there is no minimum.

@@ -7,9 +7,9 @@ needs the counts n of the symbols that followed the last symbol. Their law is
 .. math:: P_t(n) = \rho(n)\, Q(n_1, \dots, n_{k-1};\, t - 1 - r), \qquad
     r = \sum_y n_y,
 
-with the probability ρ of a row of these counts, and a factor Q that does not depend on
-how often the last symbol followed itself. Therefore the table of `ThreeStateCounts` for
-the longest sequence gives the law at all positions.
+with the probability ρ of a row of these counts, and a factor Q. The number of times
+that the last symbol followed itself, n₀, occurs in Q only through r. Therefore the
+table of `ThreeStateCounts` for the longest sequence gives the law at all positions.
 
 The unigram predictor gives the symbols up to position t + 1 a joint probability that
 depends only on how often each of them occurs. By symmetry the sum of its losses up to t
@@ -158,7 +158,7 @@ class PositionLosses:
         counts_of_others = counts[:, 1:]  # n₁, ..., n_{k-1}
         pairs_of_other_rows = t - 1 - counts.sum(axis=1)
         # Q(n₁, ..., n_{k-1}; t - 1 - r); the last argument is the first index.
-        Q = self._environment[(pairs_of_other_rows, *counts_of_others.T)]
+        Q = self._table_of_Q[(pairs_of_other_rows, *counts_of_others.T)]
         probability = self._row_probability(counts) * Q
         is_possible = probability > 0.0
         return RowLaw(
@@ -185,7 +185,8 @@ class PositionLosses:
     def unigram(self) -> Array:
         """Losses of the unigram, (T,).
 
-        The losses at the positions 0, ..., t have the sum
+        Position 0 is the prediction of the first symbol. The losses at the positions
+        0, ..., t have the sum
 
             ln (kα)_{t+1} - k E ln (α)_{N(t+1)},
 
@@ -270,8 +271,8 @@ class PositionLosses:
         return np.asarray(np.exp(log_g.sum(axis=1) - log_g_total))
 
     @cached_property
-    def _environment(self) -> Array:
-        """The factor Q, (T, ..., T), with k axes.
+    def _table_of_Q(self) -> Array:
+        """The factor Q at all its arguments, (T, ..., T), with k axes.
 
         The first index is the last argument of Q, t - 1 - r: the number of pairs that
         begin with another symbol than the last one. The other indices are n₁, ...,

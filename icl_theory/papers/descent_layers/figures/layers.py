@@ -5,8 +5,8 @@ What each layer buys
 Least mean squared error of layers of linear attention, in d = 5 dimensions with prompts
 of 20 pairs. If layers move the tokens (GD++), each layer gains more digits than the one
 before it. If they leave the tokens alone, each layer gains about the same factor. The
-dotted line is the least error of all polynomials of the degree of layers that move the
-tokens.
+dotted line is the least error of all polynomials in the prompt's covariance that have
+the degree of the layers that move the tokens.
 """
 
 from __future__ import annotations
