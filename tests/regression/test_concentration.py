@@ -41,6 +41,20 @@ def test_probability_is_the_sum_over_all_counts(
     assert found.value == pytest.approx(enumerated(N, p, imbalance), abs=1e-12)
 
 
+@pytest.mark.parametrize("K", [3, 5, 7])
+@pytest.mark.parametrize("N", range(1, 8))
+def test_equal_probabilities_have_the_sum_over_all_counts(N: int, K: int) -> None:
+    """Their counts are added by doubling, also if every count must be at least 1."""
+    for imbalance in (0.5 / 3.0, 0.2, 0.34, 0.8):
+        found = concentration_probability(N, K, imbalance)
+        expected = enumerated(N, [1.0 / K] * K, imbalance)
+        assert found.value == pytest.approx(expected, abs=1e-12)
+
+
+def test_five_counts_of_at_least_one_do_not_sum_to_three() -> None:
+    assert concentration_probability(3, 5, 0.5 / 3.0).value == 0.0
+
+
 @pytest.mark.parametrize(
     ("N", "K", "imbalance"), [(500, 6, 0.05), (3000, 20, 0.02), (40_000, 4, 0.01)]
 )
