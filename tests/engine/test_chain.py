@@ -419,7 +419,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
         lambda: Chains(np.full((2, 2), 1e308)),
     ),
     (
-        r"transitions = .*float64 holds the odds of all states",
+        r"transitions = .*all stationary probabilities are within float64",
         lambda: Chains([[0.5, 0.5], [1e-310, 1.0]]),
     ),
     (r"window = 0: must be an integer >= 1", lambda: Chains(TWO, 0)),

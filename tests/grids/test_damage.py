@@ -96,7 +96,7 @@ def test_parts_whose_contents_changed_places_are_refused(path: Path) -> None:
     one.write_bytes(second)
     two.write_bytes(first)
     assert (
-        f"its file {one.name} cannot be used: it is damaged, or of another"
+        f"its file {one.name} cannot be used: it is damaged, or belongs to another"
         in refused(path)
     )
 

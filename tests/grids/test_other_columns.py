@@ -243,7 +243,9 @@ def test_a_damaged_part_is_refused_whatever_the_columns(
     file.write_bytes(content)
     made = known(*NEW, SHARED)
     for use in (lambda: icl.load_sweep(path), lambda: swept(made, path)):
-        with pytest.raises(ValueError, match="it is damaged, or of another sweep"):
+        with pytest.raises(
+            ValueError, match="it is damaged, or belongs to another sweep"
+        ):
             use()["width"].compute(scheduler="synchronous")
 
 
@@ -258,7 +260,7 @@ def test_a_manifest_from_which_a_column_is_cut_is_refused(
         said["columns"] = [each for each in said["columns"] if each["name"] != "width"]
 
     forged(path, cut)
-    with pytest.raises(ValueError, match="it is damaged, or of another sweep"):
+    with pytest.raises(ValueError, match="it is damaged, or belongs to another sweep"):
         icl.load_sweep(path)
 
 

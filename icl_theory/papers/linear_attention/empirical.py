@@ -380,6 +380,6 @@ def _rounding(risk: EmpiricalRisk, params: Array, gaps: Array) -> float:
     # the size of its terms. If the vector of gaps changes by δ, half its squared length
     # changes by at most ‖gaps‖ ‖δ‖ + ‖δ‖².
     term_size = float(s[0] * np.linalg.norm(params) + np.linalg.norm(reach))
+    delta_norm = ROUNDING * math.sqrt(len(s)) * term_size
     gaps_norm = float(np.linalg.norm(gaps))
-    terms = term_size * gaps_norm + ROUNDING * term_size**2
-    return ROUNDING * math.sqrt(len(s)) * terms
+    return delta_norm * (gaps_norm + delta_norm)

@@ -682,8 +682,8 @@ def tail_law_finite(quick: bool) -> Claim:
         )
         ratios.append(_over_tail(run, K))
     grid = (
-        "exchangeable K = 3, 10; three features of which one hides another, without"
-        " noise and with"
+        "exchangeable K = 3, 10, at t = 1e8; three features of which one hides another,"
+        " without noise and with"
     )
     problems = {"nested": nested_example(), "with noise": nested_example(noise=0.7)}
     if not quick:
