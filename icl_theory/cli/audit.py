@@ -1,4 +1,4 @@
-"""`icl-theory audit`: measure claims and answer questions, print and write them."""
+"""`icl-theory audit`: measure claims or answer a question; print and write results."""
 
 from __future__ import annotations
 

@@ -101,16 +101,15 @@ def options_of(
     for name, declared in family.parameters().items():
         if not declared.kind.text:
             continue
-        # An option that is not given is None, and the family's default then applies.
-        panel = _panel(name)
         option = typer.Option(
             flag(name),
             # Escape the brackets around a default, which are not markup for styles.
             help=escape(help_of(declared)),
             show_default=False,
-            rich_help_panel=panel,
+            rich_help_panel=_panel(name),
             autocompletion=completer_of(declared),
         )
+        # An option that is not given is None, and the family's default then applies.
         options[name] = Annotated[str | None, option]
     return options
 

@@ -24,8 +24,8 @@ ROUNDING = 2.0**-50
 VISIBLE_DECREASE = 16.0
 # Step numbers.
 Steps = NDArray[np.int64]
-# Takes one step for each of P losses, (P,). Returns the losses at these steps, or the
-# errors of these losses, (P,).
+# A function of a step number for each of P losses, (P,). It returns the losses at these
+# steps, or the errors of these losses, (P,).
 AtSteps = Callable[[Steps], Array]
 
 
@@ -50,15 +50,15 @@ def first_steps(
     Parameters
     ----------
     loss : callable
-        Takes one step for each of P losses, (P,), and returns the losses at these
+        Takes a step number for each of P losses, (P,), and returns the losses at these
         steps, (P,).
     epsilon : ndarray of shape (P,)
         The target of each loss.
     last : int
         The last step at which a target may be reached.
     blur : callable, optional
-        Takes steps as ``loss`` does, and returns the errors of the losses that rounding
-        of the parameters causes.
+        Takes step numbers as ``loss`` does, and returns the errors of the losses that
+        rounding of the parameters causes.
 
     Returns
     -------
