@@ -178,7 +178,7 @@ def _ball_of(packed: Any) -> Any:
 
 
 class Certificate(tuple[Proved, ...]):
-    """The proved quantities of a run; `str` prints a line or two for each of them."""
+    """The proved quantities of a run; `str` prints two lines for each of them."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))

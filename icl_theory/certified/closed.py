@@ -50,8 +50,8 @@ DROP = 0.2  # 1/p changes by more than this in each step of head or tail
 # The attention above which the tail may begin. The head ends at 1/3; balls around 1/3
 # need some overlap of the two ranges.
 TAIL_ATTENTION = 0.33
-# Largest number of steps that are taken one by one if the sums leave several integers
-# possible. More steps would take too long.
+# Largest number of steps that are taken one by one if the bound on the sum of r leaves
+# several integers possible. More steps would take too long.
 MOST = 10**6
 # Largest number of steps for which balls may leave open whether the goal is reached. If
 # there are more, the precision is too low.

@@ -499,9 +499,9 @@ def _inverse_scale(total_weight: _TotalWeight) -> arb:
 def _right_nodes(total_weight: _TotalWeight, unit: arb, log2_t1: int) -> arb:
     """Bound the shares of the nodes with t > t1 in the means with S^-2 and with S^-3.
 
-    The bound is δ^-n E e^(δσ - (1 - δ) σ t1), with the larger power, n = 3, and σ = S
-    times the ``unit``, 1/S̄. `_by_quadrature` multiplies the bound by (1 + error), with
-    the error of the rule.
+    The bound for S^-n is δ^-n E e^(δσ - (1 - δ) σ t1), with σ = S times the ``unit``,
+    1/S̄. As δ < 1, the bound for n = 3 holds for n = 2, too. `_by_quadrature` multiplies
+    the bound by (1 + error), with the error of the rule.
     """
     delta = arb(1) / SHIFT
     decay = unit * ((1 - delta) * arb(2) ** log2_t1 - delta)

@@ -1,9 +1,10 @@
 """Options of the command line, made from the parameters that a family declares.
 
 A `Parameter` has a kind of values, ``declared.kind``, which reads a value from text.
-The kind has four further attributes: ``words`` (the words that the value may be),
+Further attributes of the kind are ``words`` (the words that the value may be),
 ``allowed`` (a phrase for these words in messages), ``arrays`` (whether the value may be
-an array) and ``numeric`` (whether all values other than words are numbers). A parameter
+an array), ``numeric`` and ``whole`` (whether all values other than words are numbers,
+or integers) and ``text`` (whether the command line can give the value). A parameter
 with an ``axis`` may be swept.
 """
 

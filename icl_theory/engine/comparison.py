@@ -278,7 +278,8 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
     # population gradient by the variance of the samples. The mean scalar product of two
     # independent samples has no such excess. So each sample of the first half is
-    # multiplied by one of the second half. The norm is taken in the metric.
+    # multiplied by one of the second half. The norms are taken in the metric, in which
+    # a gradient and its reduction to fewer parameters have the same norm.
     pairs = batches // 2
     # There are two checks, each with half of the probability of a false alarm. A mean
     # has one degree of freedom less than it has terms.

@@ -157,11 +157,14 @@ def _numbers(
     In the file the rows are numbered from ``first_number`` on. Messages name a row by
     its number.
     """
-    columns = positions._asdict().items()
-    present = {name: position for name, position in columns if position is not None}
-    values: dict[str, list[float]] = {name: [] for name in present}
+    position_by_name = {
+        name: position
+        for name, position in positions._asdict().items()
+        if position is not None
+    }
+    values: dict[str, list[float]] = {name: [] for name in position_by_name}
     for row_number, row in enumerate(rows, first_number):
-        for name, position in present.items():
+        for name, position in position_by_name.items():
             try:
                 values[name].append(float(row[position]))
             except (ValueError, IndexError):
