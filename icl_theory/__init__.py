@@ -8,7 +8,7 @@ from icl_theory._version import __version__ as __version__
 from icl_theory.engine import display as _display
 
 # The module `icl_theory.results.representations` draws results. The engine, which
-# computes them, must not import this module, so the engine gets only its name.
+# computes the results, must not import that module, so the engine gets only its name.
 _display.Displayable._display = "icl_theory.results.representations"
 
 __getattr__, __dir__, __all__ = _attach(__name__, __file__)

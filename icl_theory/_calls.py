@@ -43,7 +43,7 @@ def written_problem(problem: Any) -> str | None:
         target, value = family.goal
         if target in arguments and arguments[target] == value:
             del arguments[target]
-    constructor = _known_as(family) or f"icl.list_families()[{family.name!r}]"
+    constructor = _public_name(family) or f"icl.list_families()[{family.name!r}]"
     call = _call(constructor, arguments, family)
     return None if call is None else f"{call}.simulate()"
 
@@ -98,7 +98,7 @@ def _written(value: Any) -> str | None:
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, type):
-        return _known_as(value)
+        return _public_name(value)
     if dataclasses.is_dataclass(value):
         return _written_dataclass(value)
     if hasattr(value, "__array__") or isinstance(value, list | tuple | range):
@@ -112,20 +112,20 @@ def _written_dataclass(value: Any) -> str | None:
     The result is None if the call would make an object with other values, for example
     because its class normalises the arguments.
     """
-    kind: Any = type(value)
+    cls: Any = type(value)
     arguments = {}
     for field in dataclasses.fields(value):
         # The class computes the fields that are not arguments.
         if field.init:
             arguments[field.name] = getattr(value, field.name)
-    made_again = kind(**arguments)
+    rebuilt = cls(**arguments)
     for name, argument in arguments.items():
-        if not np.array_equal(getattr(made_again, name), argument):
+        if not np.array_equal(getattr(rebuilt, name), argument):
             return None
-    return _call(_known_as(kind), arguments)
+    return _call(_public_name(cls), arguments)
 
 
-def _known_as(value: type) -> str | None:
+def _public_name(value: type) -> str | None:
     """Return the shortest name by which users reach a class of this package.
 
     The result is None for a class of another package, and for one that is not public.
@@ -169,7 +169,8 @@ def _numbers(value: Any) -> str | None:
         first = float(array[0])
         last = float(array[-1])
         for spaced in (np.geomspace, np.linspace):
-            # geomspace takes only numbers of one sign, and not 0.
+            # geomspace needs two ends of one sign, other than 0. Two negative ends are
+            # rare, and not tried.
             if spaced is np.geomspace and min(first, last) <= 0:
                 continue
             if np.array_equal(spaced(first, last, array.size), array):

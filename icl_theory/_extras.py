@@ -1,4 +1,4 @@
-"""The commands that install the optional libraries, for messages that ask for them."""
+"""Commands that install optional libraries, for errors about a missing library."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ def attach(
 
     The stub, ``__init__.pyi``, lists the names and the modules that define them.
     """
-    # Imported here because `icl_theory` itself calls this function while it is loaded,
-    # before its modules can be imported at the top of this file.
+    # Not imported at the top of this file, because this import loads the package
+    # `icl_theory.engine`, which itself imports `attach` from this file.
     from icl_theory.engine.interrupts import loads
 
     # The stub is next to `file`, the package's __init__.py. `get` loads the module that

@@ -147,7 +147,7 @@ ERROR_OF_SUM = 1e-6
 
 
 def is_masked(value: Any) -> bool:
-    """Whether some of the numbers are masked.
+    """Whether some of the numbers in ``value`` are masked.
 
     The module of masked arrays is slow to load, and not loaded here. If nothing has
     loaded it, there are no masked arrays.
@@ -158,7 +158,8 @@ def is_masked(value: Any) -> bool:
     if masked is None:
         return False
     if isinstance(value, list | tuple):
-        # NumPy would join arrays in a list and take the numbers below their masks.
+        # NumPy would join the arrays in a list and use the numbers that their masks
+        # hide.
         return any(
             is_masked(entry)
             for entry in value
@@ -269,14 +270,14 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
 def dimensions(value: Any) -> int:
     """Return the number of dimensions of an array, of nested lists or of a number.
 
-    It is 1 for an iterator, 2 for lists of unequal lengths, and 0 for any other object
-    that NumPy does not convert to an array.
+    It is 1 for an iterator and for a list with masked numbers, 2 for lists of unequal
+    lengths, and 0 for any other object that NumPy does not convert to an array.
     """
     ndim = getattr(value, "ndim", None)
     if isinstance(ndim, int):  # the ndim of the class np.ndarray is not a number
         return ndim
     if isinstance(value, list | tuple) and is_masked(value):
-        return 1  # NumPy would warn of numbers below the mask, which become NaN
+        return 1  # NumPy would warn that masked numbers become NaN
     try:
         # NumPy turns an iterator into an array without dimensions.
         least = 1 if hasattr(value, "__iter__") else 0
@@ -351,7 +352,7 @@ def floats(value: Any) -> Array | None:
     """Return real numbers as an array of float64, or None for any other value.
 
     An array of float64 is returned itself, without a copy. Texts and dates are no
-    numbers. Neither are masked numbers: NumPy would take the numbers below the mask.
+    numbers. Neither are masked numbers: NumPy would use what the mask hides.
     """
     # An array of the class ndarray itself has no mask.
     if type(value) is not np.ndarray and is_masked(value):
@@ -363,8 +364,10 @@ def floats(value: Any) -> Array | None:
         has_texts_or_dates = array.dtype.kind in "USmM"
         # An array of objects may hold texts beside numbers.
         if array.dtype == object:
-            wrong = (str, bytes, *TIMES)
-            has_texts_or_dates = any(isinstance(entry, wrong) for entry in array.flat)
+            texts_and_dates = (str, bytes, *TIMES)
+            has_texts_or_dates = any(
+                isinstance(entry, texts_and_dates) for entry in array.flat
+            )
         if has_texts_or_dates or np.iscomplexobj(array):
             return None
         return np.asarray(array, dtype=np.float64)

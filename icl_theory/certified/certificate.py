@@ -25,12 +25,12 @@ from icl_theory.engine.scaled import ScaledRisk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 
-# The largest number of decimal digits of a ball that are printed: flint leaves out
-# digits that are not proved. With the 128 bits of the default, some 25 digits of a loss
-# are proved, so that all of them are shown.
+# At most this many decimal digits of a ball are printed, and only digits that are
+# proved. With the default of 128 bits, some 25 digits of a loss are proved, so that all
+# of them are shown.
 SHOWN_DIGITS = 30
-# An answer with fewer correct bits is refused if more bits would give them: 24 are
-# about 7 decimal digits.
+# An answer with fewer correct bits than this is refused if a higher precision gives as
+# many. 24 bits are about 7 decimal digits.
 FEWEST_CORRECT_BITS = 24
 
 
@@ -73,7 +73,10 @@ class Proved:
 
     @property
     def interval(self) -> str:
-        """The interval in decimal digits, rounded outward."""
+        """The interval in decimal digits, rounded outward.
+
+        For an array of balls, the number of entries and the largest radius.
+        """
         if isinstance(self.ball, range):
             # A range of a single number has one end.
             ends = sorted({self.ball[0], self.ball[-1]})
@@ -175,7 +178,7 @@ def _ball_of(packed: Any) -> Any:
 
 
 class Certificate(tuple[Proved, ...]):
-    """The proved quantities of a run; `str` prints a line or two for each of them."""
+    """The proved quantities of a run; `str` prints two lines for each of them."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
@@ -319,10 +322,10 @@ def _answer(
     If the answer is not sharp (see `_is_sharp`), up to ``doublings`` doublings of the
     precision are tried. If one of them gives a sharp answer, a ValueError says how many
     bits that takes. If none does, the interval that ``bits`` prove is returned although
-    it is wide: more bits would not make it sharp. If no precision proves anything, an
-    error says so; ``name`` is the quantity in the messages. With more ``doublings`` an
-    error could name a larger precision, but each doubling takes longer than all before
-    it.
+    it is wide: more bits would not make it sharp. If ``bits`` prove nothing, either, an
+    error asks for more than all bits that were tried; ``name`` is the quantity in the
+    messages. With more ``doublings`` an error could name a larger precision, but each
+    doubling takes longer than all before it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

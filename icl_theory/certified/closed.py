@@ -12,8 +12,8 @@ a. Its *tail* has a > 0.33 and small p = c s². In head and tail an approximate 
 function B grows by 1 + r in each step, with a tiny r, and so counts steps. Letters and
 proofs are as in docs/proved.md, "Numbers of steps".
 
-`closed_forms` yields one `ClosedForm` for each quantity; the other functions enclose
-one quantity each, at the precision of the context they are called in.
+`closed_forms` yields one `ClosedForm` for each quantity. Balls are computed at the
+precision of the context in which a function is called.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 # taken one by one. A smaller limit lessens the doubt and takes more steps.
 SMALL = 1.0 / 128.0
 # P, the radius of a circle in the complex plane of p. If M is the largest |r| on this
-# circle, then |r| <= M (p/P)^7 at each p from 0 to P.
+# circle, then |r| <= M (p/P)^7 at each p from 0 to P, because r has a zero of order
+# seven at p = 0.
 RADIUS = 0.5
 # Bounds on M in the head, "a", and in the tail, "s"; scripts/proofs.py proves them.
 LARGEST = {"a": 0.8, "s": 20.0}
@@ -49,8 +50,8 @@ DROP = 0.2  # 1/p changes by more than this in each step of head or tail
 # The attention above which the tail may begin. The head ends at 1/3; balls around 1/3
 # need some overlap of the two ranges.
 TAIL_ATTENTION = 0.33
-# Largest number of steps that are taken one by one if the sums leave several integers
-# possible. More steps would take too long.
+# Largest number of steps that are taken one by one if the bound on the sum of r leaves
+# several integers possible. More steps would take too long.
 MOST = 10**6
 # Largest number of steps for which balls may leave open whether the goal is reached. If
 # there are more, the precision is too low.
@@ -60,7 +61,8 @@ UNDECIDED = 1000
 LAST = 2**60
 # Bits that hold products of a few doubles, of 53 bits each, exactly.
 EXACT = 1024
-# Largest prompt length whose floor is enclosed, which then takes a second.
+# Largest prompt length for which the floor, the least loss, is enclosed. At this length
+# that takes a second.
 LONGEST_PROMPT = 1000
 
 
@@ -82,9 +84,9 @@ class ClosedForm(NamedTuple):
 
 
 class Leap(NamedTuple):
-    """An iterate that is reached by many steps at once."""
+    """One or more steps of the map that are taken at once."""
 
-    gap: arb
+    gap: arb  # u after these steps
     steps: int
 
 
@@ -403,7 +405,8 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
     def B(u: Any) -> Any:
         a, s = shares(u)
         x = a if form == "a" else s
-        # A sum of powers, because u may be a power series.
+        # The powers are summed here, because flint evaluates a polynomial at a ball,
+        # but not at a power series, which u may be.
         corrections: Any = 0
         for k, coefficient in enumerate(coefficients):
             corrections = corrections + coefficient * x**k
@@ -456,11 +459,11 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     # The head ends where p = c a exceeds small, or a exceeds 1/3. If small is 0, no
     # comparison with this gap is True, so that there is no head.
     head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
-    # Balls get wider only in single steps. Balls wider than a step at the goal leave
-    # several integers possible, however many more steps are taken. If rounding exceeds
-    # the steps, the goal would never be reached. So if all steps are single, balls
-    # wider than a step at the goal, c a s², are refused. If most steps are leapt over,
-    # only balls wider than 1 are refused, a generous bound.
+    # Single steps make the balls wider, and balls wider than a step at the goal leave
+    # several integers possible. With still wider balls the goal might never be reached
+    # for certain. So if all steps are single, balls wider than a step at the goal,
+    # c a s², are refused. If most steps are leapt over, only balls wider than 1 are
+    # refused, a generous bound.
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     taken = 0
     undecided = 0
@@ -522,7 +525,7 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
     B = abel(c, form)
     doubt = in_doubt(form, c, small)
     # B grows by 1 in each step, up to the doubt. None means that the balls are so wide
-    # that the largest integer below is not unique.
+    # that their lower end is not finite.
     steps_to_end = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
     if steps_to_end is None:
         raise ArithmeticError("the steps are not counted")

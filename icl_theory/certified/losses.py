@@ -416,9 +416,9 @@ def _by_quadrature(
 ) -> tuple[arb, Balls]:
     """Return loss and gradient of finite prompts, by the rule with a proved error.
 
-    ``weight`` has the weights e^score of the nodes, of which the largest is 1, and
-    ``score_range`` is the largest difference of two scores. The probabilities ``probs``
-    of each kind add up to 1. The other arguments are as in `moments`.
+    ``weight`` has the weights e^score of the nodes, scaled so that the largest is about
+    1, and ``score_range`` is the largest difference of two scores. The probabilities
+    ``probs`` of each kind add up to 1. The other arguments are as in `moments`.
     """
     largest = max(abs(entry).upper() for entry in (*form.flat, *squared_errors))
     # Errors of the rule are relative to the largest entry.
@@ -440,8 +440,8 @@ def _by_quadrature(
     error_2, error_3 = (
         mean_growth * error + (1 + error) * right for error in rule.errors
     )
-    # A loss is at most half of the largest entry C of the forms, and each of the two
-    # terms of its gradient, with S^-2 and S^-3, at most C. The half is not used.
+    # A loss is at most half of the ``largest`` entry, and each of the two terms of its
+    # gradient, with S^-2 and S^-3, is at most this entry. The half is not used.
     loss_error = arb(0, largest * error_2)
     gradient_error = arb(0, largest * (error_2 + error_3))
     return loss + loss_error, gradient + gradient_error
@@ -464,7 +464,7 @@ class _TotalWeight(NamedTuple):
 
     def mean_exponential(self, s: arb) -> arb:
         """The mean of e^(-s S) over prompts: a product of generating functions."""
-        # (U, 1): `_powers` takes an array of values of s, here of a single one.
+        # (U, 1): `_powers` takes a value of G for each s, and here is a single s.
         mass = (self.probs * np.exp(-s * self.weight))[:, None]
         mean = arb(1)
         for count in self.counts:
@@ -499,9 +499,9 @@ def _inverse_scale(total_weight: _TotalWeight) -> arb:
 def _right_nodes(total_weight: _TotalWeight, unit: arb, log2_t1: int) -> arb:
     """Bound the shares of the nodes with t > t1 in the means with S^-2 and with S^-3.
 
-    The bound is δ^-n E e^(δσ - (1 - δ) σ t1), with the larger power, n = 3, and σ = S
-    times the ``unit``, 1/S̄. `_by_quadrature` multiplies the bound by (1 + error), with
-    the error of the rule.
+    The bound for S^-n is δ^-n E e^(δσ - (1 - δ) σ t1), with σ = S times the ``unit``,
+    1/S̄. As δ < 1, the bound for n = 3 holds for n = 2, too. `_by_quadrature` multiplies
+    the bound by (1 + error), with the error of the rule.
     """
     delta = arb(1) / SHIFT
     decay = unit * ((1 - delta) * arb(2) ** log2_t1 - delta)

@@ -1,8 +1,8 @@
-"""The command line: its commands print everything that the package prints.
+"""The command line `icl-theory`: its program, which finds and runs the commands.
 
 A command is made when it is needed. A Python function becomes a command of typer, and
 its parameters become the options. The commands of a family are made from the parameters
-that it declares.
+that the family declares.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Program(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands: Any = _Commands(
-            lambda: [*_present(), *families_known()], _command
+            lambda: [*_installed_commands(), *families_known()], _command
         )
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
@@ -110,14 +110,14 @@ def _command(name: str) -> Any:
     """
     if name in OF_FAMILIES:
         return _of_family(name, default())
-    if name not in _present():
+    if name not in _installed_commands():
         return _group(families_known()[name])
     module = importlib.import_module(MODULES.get(name, f"icl_theory.cli.{name}"))
-    return _made(name, getattr(module, name))
+    return _typer_command(name, getattr(module, name))
 
 
 @functools.cache
-def _present() -> tuple[str, ...]:
+def _installed_commands() -> tuple[str, ...]:
     """Return the commands of this installation, which may lack an optional part."""
     names = []
     for name in COMMANDS:
@@ -169,10 +169,12 @@ def _of_family(name: str, family: type[Family], *group: str) -> Any:
     command = " ".join(["icl-theory", *group, name])
     command_line = example(command, family, is_sweep=kind == "sweep")
     function.__doc__ += f"\n\nExample: {command_line}"
-    return _made(name, function, family.parameters())
+    return _typer_command(name, function, family.parameters())
 
 
-def _made(name: str, function: Callable[..., Any], texts: Iterable[str] = ()) -> Any:
+def _typer_command(
+    name: str, function: Callable[..., Any], texts: Iterable[str] = ()
+) -> Any:
     """Make a command from a function; ``texts`` are the options that stay texts.
 
     A family reads its parameters from texts by itself, so typer need not convert them.
@@ -266,7 +268,7 @@ def _usage(error: Any) -> str:
 
     If the user wrote an option in the wrong case, the message suggests the right one.
     """
-    options = _same_letters(error)
+    options = _options_of_other_case(error)
     if options:
         # The text of format_message() ends with the suggestions in this attribute.
         error.possibilities = options
@@ -274,7 +276,7 @@ def _usage(error: Any) -> str:
     return message
 
 
-def _same_letters(error: Any) -> list[str]:
+def _options_of_other_case(error: Any) -> list[str]:
     """Return the options that differ from an unknown one only in capitals."""
     name = str(getattr(error, "option_name", "")).lower()
     context = getattr(error, "ctx", None)

@@ -1,4 +1,4 @@
-"""`icl-theory audit`: measure claims and answer questions, print and write them."""
+"""`icl-theory audit`: measure claims or answer a question; print and write results."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def _print_audit(report: Audit) -> None:
         console.print(answer.answer)
         console.print(f"  {answer.command}\n", style="dim")
     if report.seconds:
-        seconds = [f"{name} {spent:.0f} s" for name, spent in report.seconds.items()]
-        console.print(f"Processor time: {', '.join(seconds)}.\n", style="dim")
+        times = [f"{name} {seconds:.0f} s" for name, seconds in report.seconds.items()]
+        console.print(f"Processor time: {', '.join(times)}.\n", style="dim")
     if report.violations:
         names = ", ".join(claim.name for claim in report.violations)
         print(f"Violated: {names}")

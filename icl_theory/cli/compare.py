@@ -1,4 +1,4 @@
-"""`icl-theory compare`."""
+"""`icl-theory compare`: compare a user's loss curve with an exact run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`icl-theory figures`, and `script`, by which the script of a figure runs alone."""
+"""`icl-theory figures`, and `script`, which lets the script of a figure run alone."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def _write_figures(names: list[str], out: Path, quick: bool) -> int:
 def script(file: str) -> None:
     """Draw a figure from its own script, as `icl-theory figures NAME` would.
 
-    ``file`` is the path of the script, whose name is the name of the figure. Options of
-    the script are options of the command.
+    ``file`` is the path of the script, whose name is the name of the figure. The
+    options of the script are passed to the command.
 
     Raises
     ------

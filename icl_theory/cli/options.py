@@ -1,9 +1,10 @@
 """Options of the command line, made from the parameters that a family declares.
 
 A `Parameter` has a kind of values, ``declared.kind``, which reads a value from text.
-The kind has four further attributes: ``words`` (the words that the value may be),
+Further attributes of the kind are ``words`` (the words that the value may be),
 ``allowed`` (a phrase for these words in messages), ``arrays`` (whether the value may be
-an array) and ``numeric`` (whether all values other than words are numbers). A parameter
+an array), ``numeric`` and ``whole`` (whether all values other than words are numbers,
+or integers) and ``text`` (whether the command line can give the value). A parameter
 with an ``axis`` may be swept.
 """
 
@@ -101,16 +102,15 @@ def options_of(
     for name, declared in family.parameters().items():
         if not declared.kind.text:
             continue
-        # An option that is not given is None, and the family's default then applies.
-        panel = _panel(name)
         option = typer.Option(
             flag(name),
             # Escape the brackets around a default, which are not markup for styles.
             help=escape(help_of(declared)),
             show_default=False,
-            rich_help_panel=panel,
+            rich_help_panel=_panel(name),
             autocompletion=completer_of(declared),
         )
+        # An option that is not given is None, and the family's default then applies.
         options[name] = Annotated[str | None, option]
     return options
 

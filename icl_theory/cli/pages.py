@@ -38,7 +38,7 @@ def report(
 
     Example: icl-theory report run.npz --out run.html
     """
-    # Refuse all arguments that cannot work before anything is read.
+    # Before anything is read, refuse all arguments that cannot work.
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == source.resolve():
         raise argument_error(

@@ -21,7 +21,7 @@ from icl_theory.engine.progress import Progress
 # The exit status of a command that Ctrl-C has ended, by convention: 128 and the number
 # of the signal, 2.
 INTERRUPTED = 130
-# The endings of figures.
+# The endings that the file of a figure may have.
 FORMATS = (".png", ".pdf", ".svg")
 # Options that several commands have.
 Over = Annotated[
@@ -42,8 +42,9 @@ PlotFile = Annotated[
 def check_targets(plot: Path | None, **others: Path | None) -> None:
     """Refuse files that cannot be written; commands call this before they compute.
 
-    Each argument has the name of an option, and is its file, or None if the option is
-    not given. The name of the file ``plot`` must also end in one of the FORMATS.
+    Each argument has the name of an option. Its value is the file that the option
+    names, or None if the option is not given. The name of the file ``plot`` must also
+    end in one of the FORMATS.
     """
     for name, path in {"plot": plot, **others}.items():
         if path is not None and not path.absolute().parent.is_dir():

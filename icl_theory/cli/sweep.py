@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 
 # The ending of each file, by the name of its option.
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
-# The roles of quantities that are printed, in order of importance. In a narrow terminal
-# only the first ones are printed. The role of a quantity is an attribute in the
-# dataset; it says how tables use the quantity.
+# Quantities with these roles are printed, in this order of importance; in a narrow
+# terminal only the first ones. The role of a quantity is an attribute in the dataset
+# that says how tables use the quantity.
 IMPORTANT = (
     "steps",
     "status",
@@ -81,7 +81,7 @@ IMPORTANT = (
 )
 # A sentence in the help of the command.
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
-# The characters that a printed table puts between two columns.
+# The number of characters that a printed table puts between two columns.
 COLUMN_GAP = 3
 # The largest number of rows of a printed table, about a screen.
 MOST_ROWS = 60
@@ -239,8 +239,8 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         }
         require(family, settings)
         with Progress(quiet=quiet):
-            # `plan` and `check` refuse options that cannot work before the first point
-            # is computed.
+            # Before the first point is computed, `plan` and `check` refuse options that
+            # cannot work.
             planned = plan(family, settings)
             swept = [axis.name for axis in planned.grid.axes if axis.swept]
             files.check(over, swept, planned.grid.size)
@@ -389,6 +389,7 @@ def _print_table(
     ``done_count`` is the number of computed points, which is the number of rows of the
     whole table.
     """
+    # Without --over this is the first swept parameter.
     over = dimension(dataset, over)
     quantities = _important_quantities(dataset, over)
     # Of a large sweep only the part that has the first rows is read.

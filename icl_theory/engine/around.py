@@ -32,7 +32,7 @@ class AroundRisk(Risk):
 
 
 class AroundTrainer(Trainer[Any]):
-    """A trainer that lets its inner trainer draw the prompts."""
+    """A trainer whose inner trainer, the attribute ``risk``, draws the prompts."""
 
     risk: Trainer[Any]
 

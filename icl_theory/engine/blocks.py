@@ -44,10 +44,10 @@ RESTING_E_FOLDS = 10.0
 class Blocks:
     """Parameters as n independent blocks, the rows of an array of shape (n, k m).
 
-    If the risk has independent columns, each column of m parameters is a block.
-    Otherwise all parameters are one block. If the rule has a memory, a row holds the m
-    parameters and, behind them, the memory: k = 2 numbers for each parameter. Without a
-    memory k = 1.
+    If the risk has independent columns, and the rule and the metric allow it, each
+    column of m parameters is a block. Otherwise all parameters are one block. If the
+    rule has a memory, a row holds the m parameters and, behind them, the memory: k = 2
+    numbers for each parameter. Without a memory k = 1.
 
     Parameters
     ----------
@@ -55,18 +55,18 @@ class Blocks:
         One step of training.
     eigenvector_cost : int
         The cost of the eigenvectors, in gradients for each column of the Hessian. This
-        cost counts only if the columns of parameters are independent: gradients are
-        then so cheap that the eigenvectors take a large part of the time. The cost
-        decides only when the modes are computed, so a rough value is enough.
+        cost counts only if the columns of parameters are blocks: gradients are then so
+        cheap that the eigenvectors take a large part of the time. The cost decides only
+        when the modes are computed, so a rough value is enough.
 
     Attributes
     ----------
     column_gradients : callable or None
-        Returns gradients of single columns; None if the columns are not independent.
+        Returns gradients of single columns; None if the columns are not blocks.
     modes_cost : int
         The cost of `modes` in gradients. For each column of the Hessian it is one, or
         two if a product with the Hessian is a difference of two gradients, plus
-        ``eigenvector_cost`` if the columns of parameters are independent.
+        ``eigenvector_cost`` if the columns of parameters are blocks.
     """
 
     def __init__(self, update_map: UpdateMap, eigenvector_cost: int = 3) -> None:
@@ -76,11 +76,12 @@ class Blocks:
         # Whether the derivative of the move is known as a matrix for each mode. For
         # normalised descent, for example, it is not: `Rule.jacobian` returns None.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
-        # Columns are followed as blocks on two conditions. First, the metric is a
-        # single number: an array for all columns would not fit a few of them. Second,
-        # the step of a column does not depend on other columns. Every rule with a known
-        # derivative meets the second condition. Normalised descent does not, because it
-        # divides by the norm of the whole gradient.
+        # The columns of a risk with independent columns become blocks on two more
+        # conditions. First, the metric is a single number: an array for all columns
+        # would not fit a few of them. Second, the step of a column does not depend on
+        # other columns. Every rule with a known derivative meets the second condition.
+        # Normalised descent does not, because it divides by the norm of the whole
+        # gradient.
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
             self.column_gradients = column_gradients_of(risk)

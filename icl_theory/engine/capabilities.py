@@ -136,8 +136,8 @@ def series_one_by_one(
         loss, _gradient = risk.evaluate(state, step)
         losses.append(loss)
         observations.append(risk.observe(state, step))
-    columns = {
-        name: np.stack([np.asarray(observed[name]) for observed in observations])
-        for name in observations[0]
-    }
-    return np.array(losses), columns
+    observations_by_name = {}
+    for name in observations[0]:
+        values = [np.asarray(observation[name]) for observation in observations]
+        observations_by_name[name] = np.stack(values)
+    return np.array(losses), observations_by_name

@@ -315,9 +315,9 @@ class Solved(NamedTuple):
     def error(self) -> Array:
         """Estimated error of each polynomial, (n,); infinite if its stride is unsolved.
 
-        The error of a polynomial of degree s is the first coefficient that it lacks,
-        the coefficient of order s + 1. This missing coefficient is extrapolated from
-        the last four ones.
+        The error of a polynomial of degree s is taken to be the first coefficient that
+        it lacks, the one of order s + 1. This missing coefficient is extrapolated from
+        the last four coefficients.
         """
         sizes = self._last_sizes
         # The decay from the orders s - 3 and s - 2 to the orders s - 1 and s. A single
@@ -333,8 +333,8 @@ class Solved(NamedTuple):
     def last_coefficient(self) -> Array:
         """Size of the last coefficient of each polynomial, (n,).
 
-        It is the error of the same stride with one node less, whose polynomial lacks
-        this coefficient.
+        It is taken to be the error of the same stride with one node less, whose
+        polynomial lacks this coefficient.
         """
         return np.asarray(np.abs(self.coefficients[:, -1]).max(axis=1))
 
@@ -400,10 +400,11 @@ def collocate(
     r"""Solve the equations :math:`Y = \theta + W h(Y)` of n strides.
 
     The solution is found by fixed-point iteration with Anderson's mixing. The residual
-    is θ + W h(Y) - Y. A stride is solved when its residual is small enough. A stride is
-    given up if its residual grows by more than DIVERGENCE_FACTOR in one iteration or is
-    not finite, or if it would not become small enough in ``max_iterations``. Such a
-    stride has an infinite ``solver_error``.
+    is θ + W h(Y) - Y. A stride is solved when its next residual is expected to be small
+    enough. It is given up if its residual grows by more than the factor
+    DIVERGENCE_FACTOR in one iteration or is not finite, or if it would not become small
+    enough in ``max_iterations``. A stride that is given up has an infinite
+    ``solver_error``.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from icl_theory.engine.risk import Risk
 
 # The probability with which a check fails if there is an error of the size that `Power`
 # states.
-FOUND = 0.9
+DETECTION_PROBABILITY = 0.9
 # A difference of this size, relative to the compared values, may be rounding. It is 45
 # rounding units of 2^-52, because both values are sums of many rounded terms.
 ROUNDING = 1e-14
@@ -188,10 +188,12 @@ def detectable(check: Check, freedom: int) -> float:
     # If the samples do not scatter, any error is found, however small it is.
     if check.standard_error == 0.0:
         return 0.0
-    # The error, in standard errors, with which z stays below the limit with the
-    # probability 1 - FOUND. This error is the noncentrality of the distribution of z,
-    # and `nctdtrinc` inverts the distribution for it.
-    standard_errors = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
+    # With this error, in standard errors, z stays below the limit with a probability of
+    # 1 - DETECTION_PROBABILITY. The error is the noncentrality of the distribution of
+    # z, and `nctdtrinc` inverts the distribution for it.
+    standard_errors = float(
+        nctdtrinc(freedom, 1.0 - DETECTION_PROBABILITY, check.limit)
+    )
     return standard_errors * check.standard_error / abs(check.population)
 
 
@@ -204,13 +206,13 @@ def mean_check(
     numbers, because their rounding may cause a difference.
     """
     mean = float(np.mean(samples))
-    error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
-    z = z_score(mean - population, error, max(abs(population), scale))
+    standard_error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
+    z = z_score(mean - population, standard_error, max(abs(population), scale))
     return Check(
         name=name,
         population=population,
         sampled=mean,
-        standard_error=error,
+        standard_error=standard_error,
         z=z,
         limit=limit,
     )
@@ -279,7 +281,8 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
     # population gradient by the variance of the samples. The mean scalar product of two
     # independent samples has no such excess. So each sample of the first half is
-    # multiplied by one of the second half. The norm is taken in the metric.
+    # multiplied by one of the second half. The norms are taken in the metric, in which
+    # a gradient and its reduction to fewer parameters have the same norm.
     pairs = batches // 2
     # There are two checks, each with half of the probability of a false alarm. A mean
     # has one degree of freedom less than it has terms.

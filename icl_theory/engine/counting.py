@@ -24,8 +24,8 @@ ROUNDING = 2.0**-50
 VISIBLE_DECREASE = 16.0
 # Step numbers.
 Steps = NDArray[np.int64]
-# Takes one step for each of P losses, (P,). Returns the losses at these steps, or the
-# errors of these losses, (P,).
+# A function of a step number for each of P losses, (P,). It returns the losses at these
+# steps, or the errors of these losses, (P,).
 AtSteps = Callable[[Steps], Array]
 
 
@@ -50,15 +50,15 @@ def first_steps(
     Parameters
     ----------
     loss : callable
-        Takes one step for each of P losses, (P,), and returns the losses at these
+        Takes a step number for each of P losses, (P,), and returns the losses at these
         steps, (P,).
     epsilon : ndarray of shape (P,)
         The target of each loss.
     last : int
         The last step at which a target may be reached.
     blur : callable, optional
-        Takes steps as ``loss`` does, and returns the errors of the losses that rounding
-        of the parameters causes.
+        Takes step numbers as ``loss`` does, and returns the errors of the losses that
+        rounding of the parameters causes.
 
     Returns
     -------
@@ -74,22 +74,26 @@ def first_steps(
     is_reached = loss(last_steps) <= epsilon
     # If a target is not reached, its `hit` is the last step.
     hit = _bisected(loss, epsilon, last_steps, is_reached)
-    two_before = loss(np.maximum(hit - 2, 0))
-    one_before = loss(np.maximum(hit - 1, 0))
-    at_hit = loss(hit)
+    loss_two_before = loss(np.maximum(hit - 2, 0))
+    loss_one_before = loss(np.maximum(hit - 1, 0))
+    loss_at_hit = loss(hit)
     # The rate at which a loss falls has a relative error ρ from rounding. The computed
     # loss at step t is then the true loss at step t (1 + ρ), so it is wrong by ρ t
     # times its decrease in one step. The decrease in two steps, which is larger, takes
     # the place of this decrease, and ROUNDING takes the place of ρ.
-    rate_effect = hit * np.maximum(two_before - at_hit, 0.0)
+    rate_effect = hit * np.maximum(loss_two_before - loss_at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:
         loss_error = loss_error + blur(hit)
-    decrease = _visible_decrease(loss, hit, one_before - at_hit, at_hit, epsilon)
+    decrease = _visible_decrease(
+        loss, hit, loss_one_before - loss_at_hit, loss_at_hit, epsilon
+    )
     # The quotient is at most 2^53, even for a decrease of zero: an error so large says
     # that nothing is known about the step.
     error = loss_error / np.maximum(decrease, loss_error * 2.0**-53)
-    distance = np.minimum(np.abs(one_before - epsilon), np.abs(at_hit - epsilon))
+    distance = np.minimum(
+        np.abs(loss_one_before - epsilon), np.abs(loss_at_hit - epsilon)
+    )
     error = np.where(distance <= loss_error, np.ceil(error), error)
     steps = np.where(is_reached, hit, INT64_MAX)
     # If the loss is small enough at step 0, the step number 0 has no error.

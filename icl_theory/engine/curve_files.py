@@ -157,11 +157,14 @@ def _numbers(
     In the file the rows are numbered from ``first_number`` on. Messages name a row by
     its number.
     """
-    columns = positions._asdict().items()
-    present = {name: position for name, position in columns if position is not None}
-    values: dict[str, list[float]] = {name: [] for name in present}
+    position_by_name = {
+        name: position
+        for name, position in positions._asdict().items()
+        if position is not None
+    }
+    values: dict[str, list[float]] = {name: [] for name in position_by_name}
     for row_number, row in enumerate(rows, first_number):
-        for name, position in present.items():
+        for name, position in position_by_name.items():
             try:
                 values[name].append(float(row[position]))
             except (ValueError, IndexError):
@@ -184,7 +187,7 @@ def _named_positions(path: str, titles: list[str], column: str | None) -> _Posit
     if column is None:
         loss = _position(path, titles, "loss")
     else:
-        loss = _chosen(path, titles, column)
+        loss = _chosen_position(path, titles, column)
     if step is None or loss is None:
         header = ",".join(titles)[:SHOWN_HEADER]
         raise argument_error(
@@ -217,7 +220,7 @@ def _position(path: str, titles: list[str], name: str) -> int | None:
     return positions[0] if positions else None
 
 
-def _chosen(path: str, titles: list[str], column: str) -> int:
+def _chosen_position(path: str, titles: list[str], column: str) -> int:
     """Return the position of the column whose title the user has chosen."""
     positions = [index for index, title in enumerate(titles) if title == column]
     if len(positions) != 1:
@@ -254,7 +257,10 @@ def _numbered_positions(path: str, count: int, column: str | None) -> _Positions
 
 
 def _check_steps(path: str, steps: list[float]) -> None:
-    """Refuse a file without a header if its first column cannot be the steps."""
+    """Refuse a file without a header if its first column cannot be the steps.
+
+    Without a header the first column is only assumed to have them.
+    """
     are_finite = np.isfinite(steps).all()
     are_whole = all(step == int(step) for step in steps if np.isfinite(step))
     are_increasing = (np.diff(steps) > 0.0).all()

@@ -3,7 +3,8 @@
 `compare_with_run` averages the given curve and the exact one over windows of steps, and
 tests each window. Standard errors are given with the curve, or come from runs of SGD
 with the batch size of the training that made the curve. If the noise of these batches
-moves the mean of the runs away from the exact curve, the mean is the reference instead.
+moves the mean of the runs away from the exact curve, the given curve is compared with
+this mean instead.
 The outcome, a `CurveComparison`, says at which step the curves part, and which other
 trainings explain the curve (`engine.explanations`).
 """
@@ -19,7 +20,13 @@ from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
 from icl_theory._validate import LARGEST, Array, number
-from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
+from icl_theory.engine.comparison import (
+    DETECTION_PROBABILITY,
+    Check,
+    Comparison,
+    limit_of,
+    z_score,
+)
 from icl_theory.engine.display import Plottable
 from icl_theory.engine.evidence import LARGEST_Z, Evidence
 from icl_theory.engine.explanations import Explanation, Explanations, explain
@@ -79,7 +86,7 @@ class CurveComparison(Comparison, Plottable):
         The steps, the exact losses, the given losses times ``scale``, and the standard
         errors of single given losses.
     sgd : ndarray, (T,), or None
-        The mean loss of the runs of SGD, if these leave the exact curve themselves. It
+        The mean loss of the runs of SGD, if this mean itself leaves the exact curve. It
         is then the reference of all checks.
     pace : float or None
         If the curves part, a factor c from 1/16 to 16 with which loss(t) agrees with
@@ -134,8 +141,8 @@ class CurveComparison(Comparison, Plottable):
         first = failed[0]
         side = "above" if first.z > 0 else "below"
         size = abs(first.z)
-        # Without standard errors the difference is in units of rounding. It is then
-        # huge, and would have too many digits before the point.
+        # If the standard errors are zero, the difference is in units of rounding. It is
+        # then huge, and would have too many digits before the point.
         shown_size = f"{size:.1f}" if size < 1e6 else f"{size:.1g}"
         distance = f"{shown_size} standard errors {side} it"
         if self.pace is not None:
@@ -266,8 +273,8 @@ def compare_with_run(
     ``batch`` may be None only if the curve has standard errors.
     """
     factor = 1.0 if scale is None else number("scale", scale, maximum=LARGEST)
-    compared = compared_points(curve.t)
-    windows = Windows.of(curve.t[compared])
+    compared_indices = compared_points(curve.t)
+    windows = Windows.of(curve.t[compared_indices])
     t = windows.t
     losses_of_sgd = None
     if curve.errors is None:
@@ -279,11 +286,11 @@ def compare_with_run(
     curves = _Curves(
         windows=windows,
         exact=exact,
-        losses=factor * curve.losses[compared],
+        losses=factor * curve.losses[compared_indices],
         rounding=rounding_of(curve.losses),
     )
     if curve.errors is not None:
-        given_errors = GivenErrors(factor * np.asarray(curve.errors)[compared])
+        given_errors = GivenErrors(factor * np.asarray(curve.errors)[compared_indices])
         note = "standard errors as given, taken as independent"
         checks = curves.checked(given_errors)
         if batch is None or all(check.passed for check in checks):
@@ -484,9 +491,9 @@ class _Paces(NamedTuple):
         than the limit in at least one window.
         """
         # A difference of `z_noticed` standard errors exceeds the limit with the
-        # probability FOUND: its z-score has a noncentral t distribution.
+        # DETECTION_PROBABILITY: its z-score has a noncentral t distribution.
         freedom = min(self.freedom, MOST_FREEDOM)
-        z_noticed = float(nctdtrinc(freedom, 1.0 - FOUND, self.limit))
+        z_noticed = float(nctdtrinc(freedom, 1.0 - DETECTION_PROBABILITY, self.limit))
         # Means and errors at the pace of the run, (W,); at all paces they are (C, W).
         run_means = self.expected[UNCHANGED]
         run_errors = self.errors[UNCHANGED]
