@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,12 @@ SHOWN_DIGITS = 30
 # An answer with fewer correct bits than this is refused if a higher precision gives as
 # many. 24 bits are about 7 decimal digits.
 FEWEST_CORRECT_BITS = 24
+
+
+def _rounded_up(bound: float) -> str:
+    """Return an upper bound in two decimal digits that are not below it."""
+    two_digits = Context(prec=2, rounding=ROUND_CEILING).create_decimal(bound)
+    return f"{float(two_digits):.1e}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +90,7 @@ class Proved:
             return " to ".join(f"{end:,}" for end in ends)
         if np.ndim(self.ball):
             radius = max(float(entry.rad()) for entry in self.ball.flat)
-            return f"{self.ball.size} entries to within {radius:.1e}"
+            return f"{self.ball.size} entries to within {_rounded_up(radius)}"
         return str(self.ball.str(SHOWN_DIGITS))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -103,7 +110,7 @@ class Proved:
         if self.error is None:
             return ""
         if not isinstance(self.ball, range):
-            return f" (the double is off by at most {self.error:.1e})"
+            return f" (the double is off by at most {_rounded_up(self.error)})"
         if int(self.double) in self.ball:
             verdict = ""
         elif self.error <= self.stated:
