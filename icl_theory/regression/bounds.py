@@ -53,15 +53,17 @@ def step_bounds(
     A step is ``u <- u + c a s²``, with the gap u between the score of the target and
     the other scores, the attention a on the target, and s = 1 - a. The growth g = a s²
     is :math:`g_0` at the start, and has its peak :math:`g_p` at a = 1/3, where u is
-    :math:`u_p`. Let :math:`\tau(u, u')` be the time of gradient flow from u to u'.
-    Before the peak, g increases, so each step takes at most one unit of this time.
-    After the peak, g decreases, and each step takes at least one unit. With
-    :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g before and after a step,
+    :math:`u_p`. Let :math:`\tau(u, u')` be the time from u to u' of gradient flow,
+    which has the velocity c g. Before the peak, g increases, so each step takes at most
+    one unit of this time. After the peak, g decreases, and each step takes at least one
+    unit. With :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g before and after a
+    step,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
         \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R}.
 
-    If the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
+    If the run ends before the peak, :math:`\tau(0, u) \le n \le \tau(0, u) +
+    \ln(g(u)/g_0)`.
     See docs/theory.md, "Steps in closed form" (certified bounds).
 
     Parameters
@@ -115,7 +117,7 @@ def step_bounds(
         steps_after_peak = np.where(
             u > after_peak, np.maximum(0.0, time_after_peak - correction), 0.0
         )
-        low = np.where(ends_before_peak, time, time_to_peak + steps_after_peak)
+        exact_lower = np.where(ends_before_peak, time, time_to_peak + steps_after_peak)
         # The upper bound exceeds the time by `excess`. A run that starts beyond the
         # peak takes no more steps than its time.
         excess_with_peak = np.where(
@@ -126,7 +128,7 @@ def step_bounds(
         )
         # The bounds are widened, so that rounding of the times cannot falsify them.
         rounding = TIME_ROUNDING * (1.0 + time)
-        lower = np.maximum(0.0, low - rounding)
+        lower = np.maximum(0.0, exact_lower - rounding)
         upper = time + excess + rounding
         # The empty index turns an array without dimensions into a number.
         return lower[()], upper[()]
@@ -187,7 +189,7 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     """
     K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
     c = plain_numbers("c", c, least=SMALLEST_CONSTANT, most=LARGEST_CONSTANT)
-    # For K = 2, and for a tiny c, numbers may be infinite.
+    # For a tiny c the bounds may be infinite.
     with np.errstate(over="ignore", divide="ignore"):
         # the gap at which a = 1/3
         peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
@@ -291,13 +293,14 @@ def worst_prediction(
         return 0.0, np.zeros(K)
     # All ordered pairs of different features: two inequalities bound |f_m - f_j|.
     first, second = np.nonzero(~np.eye(K, dtype=bool))
-    values = eye_array(K, format="csr")
+    # Row m of the identity matrix selects the value f_m.
+    identity = eye_array(K, format="csr")
     value_of_query = (0.0, 0.0)
     unbounded = (None, None)
     # `linprog` minimises, so the error is taken with the opposite sign.
     result = linprog(
         -attention,
-        A_ub=values[first] - values[second],
+        A_ub=identity[first] - identity[second],
         b_ub=L * distances[first, second] / unit,
         bounds=[value_of_query, *[unbounded] * (K - 1)],
         method="highs",
@@ -306,10 +309,10 @@ def worst_prediction(
 
 
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
-    r"""Certified growth g_k of 1/ℓ_k in one step of gradient descent.
+    r"""Certified rate g_k at which 1/ℓ_k grows in a step of gradient descent.
 
     Here ℓ_k is the loss of query k, and p_k is the probability of its feature. At the
-    attention a_k the growth is at least g_k times the square of a_k,
+    attention a_k a step adds at least g_k times the square of a_k to 1/ℓ_k,
 
     .. math:: \frac{1}{\ell_k(n+1)} \ge \frac{1}{\ell_k(n)} + g_k\,a_k(n)^2, \qquad
         g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
@@ -357,7 +360,7 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     c : float
         Non-degeneracy constant of the query; see `Task.nondegeneracy`.
     rate : float
-        Certified growth g of 1/ℓ in a step; see `step_rate`.
+        Certified rate g at which 1/ℓ_k grows; see `step_rate`.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """In-context regression as a family: one-layer softmax attention over K features.
 
 `Regression` declares the parameters of a problem and chooses its risk. If all queries
-are exchangeable, so that relabelling the features changes nothing, the risk is a
-function of one number. Otherwise it is a function of K x K scores.
+are exchangeable, so that relabelling the features changes nothing, the risk is usually
+a function of one number. Otherwise it is a function of all trained parameters.
 
 The letters of the parameters: L is the Lipschitz constant of the tasks, Δ (``delta``)
 the gap between the features, K their number, N the length of a prompt, and γ = L²Δ²/2
@@ -391,8 +391,8 @@ class Regression(Family):
     def risk(self) -> Risk:
         """Return the risk in the coordinates of the problem.
 
-        It is a function of one number if the queries are exchangeable, and otherwise of
-        K x K scores.
+        It is a function of one number if the problem can be reduced to one, and
+        otherwise of the scores, matrix or factors that are trained.
         """
         is_symmetric = (
             self.task == "exchangeable" and self.features is None and self.probs is None
@@ -418,8 +418,8 @@ class Regression(Family):
         from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
-        # A start for the factors has another shape, so `in_coordinates` takes it as an
-        # argument.
+        # A start for the two factors also sets their rank, and so the shape of the
+        # parameters. Therefore `in_coordinates` takes it as an argument.
         if self.coordinates == "factored":
             return in_coordinates(
                 population, "factored", features.vectors, start=self.start
@@ -519,7 +519,7 @@ class Regression(Family):
             has_theory = self.theory.applies(run)
             if run.risk is not None and has_theory:
                 tail = tail_limit(run.risk, run.eta)
-            is_exact = has_theory and _has_infinite_prompts(run.risk)
+            is_exact = has_theory and _is_exact_case(run.risk)
             deficit = tail_start(self.K) if is_exact else None
             run.phases = run_phases(run, tail_deficit=deficit, tail=tail)
         run.regime = self._regime(run, tail, has_theory)
@@ -609,6 +609,6 @@ class Regression(Family):
         }
 
 
-def _has_infinite_prompts(risk: Risk | None) -> bool:
+def _is_exact_case(risk: Risk | None) -> bool:
     """Whether a risk is exchangeable with N = ∞, the case of the exact theory."""
     return isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)

@@ -170,11 +170,11 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     K = integer("K", K, minimum=7, maximum=MOST_FEATURES)
     epsilon = number("epsilon", epsilon)
     delta = number("delta", delta)
-    return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / _half_way(K) / delta
+    return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / _half_way_deficit(K) / delta
 
 
 @cache
-def _half_way(K: int) -> float:
+def _half_way_deficit(K: int) -> float:
     """Attention deficit at which ``a² s² Φ(s) = 1``, by bisection.
 
     a = 1 - s is the attention, and Φ(s) = F(1 - s) - F(1/K) is `flow_to`.
@@ -225,14 +225,15 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 def query_phases(run: Trajectory) -> list[Phases]:
     r"""Phases of every query of a run in which queries differ.
 
-    If the features form groups, these are the phases of one query of every group. The
-    Phase I of query k ends at the first step at which the attention on its feature, as
-    a mean over the prompts that contain this feature, is at least ½: :math:`E[a_k \mid
-    n_k \ge 1] = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`. If the class scores (one for each
-    feature and query) are trained, :math:`\eta\,t\,p_k (\ell_k - \inf \ell_k)` tends to
-    a constant, which is (K-1)/(4K) for N = ∞ (see `tail_constant`). Phase III begins
-    when this quantity, divided by its limit, falls to 2 for good. See docs/theory.md,
-    "Phases and regimes".
+    If the features form groups, these are the phases of one query of every group. For
+    query k, Phase I ends at the first step at which the attention on its feature, as a
+    mean over the prompts that contain this feature, is at least ½: :math:`E[a_k \mid
+    n_k \ge 1] = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`. The feature has the probability
+    :math:`p_k`, and :math:`n_k` tokens of the prompt have it. If the class scores (one
+    for each feature and query) are trained, :math:`\eta\,t\,p_k (\ell_k - \inf
+    \ell_k)` tends to a constant, which is (K-1)/(4K) for N = ∞ (see `tail_constant`).
+    Phase III begins when this quantity, divided by its limit, falls to 2 for good. See
+    docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------
@@ -397,8 +398,8 @@ def run_phases(
     run : Trajectory
         A run with ``attention`` among its observations.
     tail : float or None
-        Limit of t times the excess of the loss; see ``tail_limit``. If it is None,
-        Phase II lasts to the end of the run.
+        Limit of t times the excess of the loss; see ``tail_limit``. If it and
+        ``tail_deficit`` are None, Phase II lasts to the end of the run.
     tail_deficit : float, optional
         Attention deficit 1 - a at which Phase III begins, if it is known; see
         `tail_start`. It is used instead of ``tail``.

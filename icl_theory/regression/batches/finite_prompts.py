@@ -64,8 +64,8 @@ TAIL_BLUR_FACTOR = 10.0
 # of its tail. The last move is part of the estimated error, so that fewer passes would
 # leave more points in doubt.
 FALL_PASSES = 5
-# A real number of steps with a larger error is never rounded up: the error is only an
-# estimate, which is trusted if it is small.
+# A real number of steps with a larger error is in doubt: the error is only an estimate,
+# which is trusted only if it is small.
 LARGEST_TRUSTED_ERROR = 1e-3
 # Once successive steps of a run differ by at most this share, the remaining steps are
 # counted instead of taken. The last of the nine terms of `TabulatedLosses.velocity` is
@@ -86,7 +86,7 @@ class Points(NamedTuple):
     gamma: Array  # variogram of every pair of features
     noise_variance: Array  # σ²
     eta: Array  # learning rate
-    speed: Array  # factor on the learning rate if other coordinates are trained
+    speed: Array  # factor on eta if other coordinates than the scores are trained
     target: Array
     # Whether the targets are excesses above the floor, or losses.
     is_excess: bool
@@ -151,7 +151,7 @@ def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batc
         The state of each point at the end of its run, with ``doubts`` and ``columns``.
     """
     # A change of u by 1 changes the K x K scores by a matrix of squared length K - 1,
-    # so that a step of descent on the scores moves u by rate/(K - 1) times the slope.
+    # so that a step of descent on the scores moves u by -rate/(K - 1) times the slope.
     losses = TabulatedLosses(
         points.K,
         points.N,
@@ -176,6 +176,7 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     target = points.target
     if points.is_excess:
         target = floor + points.target
+        # A simulation refuses an excess that is lost in the rounding of the floor.
         is_invisible = points.target < VISIBLE * floor
         doubts.add(Doubt.INVISIBLE_EXCESS, is_invisible)
     is_at_floor = np.abs(target - floor) <= AT_FLOOR * floor
@@ -185,8 +186,9 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     # `FLOOR_RTOL` above the floor.
     threshold = np.where(is_attainable, target, floor * (1.0 + FLOOR_RTOL))
 
-    # Bisection needs a condition that holds for all larger u. The loss rises again
-    # beyond the minimum, so all positions from the minimum on count as done.
+    # Bisection needs a condition that holds for all u beyond the first at which it
+    # holds. The loss rises again beyond the minimum, so all positions from the minimum
+    # on count as done.
     def is_done(u: Array) -> Mask:
         return (losses.loss(u, index) <= threshold) | (u >= minimum)
 
@@ -240,8 +242,8 @@ def _minimum(
 ) -> tuple[Array, Array]:
     """Positions of the minima of the losses, and their floors, (P,) each.
 
-    A point whose minimum is at the start, or beyond the range of the tables, gets a
-    doubt.
+    A point with noise gets a doubt if its minimum is at the start, or beyond the range
+    of the tables.
     """
     index = np.arange(points.size)
     is_noisy = points.noise_variance > 0
@@ -276,7 +278,8 @@ class _TailWatch:
         self, points: Points, losses: TabulatedLosses, floor: Array, doubts: Doubts
     ) -> None:
         # t (loss - floor) tends to (K - 1)/(4 rate). Phase III begins when it falls to
-        # `TAIL_RATIO` times this constant.
+        # `TAIL_RATIO` times this constant. A point without such a law has no Phase III:
+        # it gets an infinite limit, and is never above it.
         limit = TAIL_RATIO * (points.K - 1.0) / (4.0 * points.rate)
         self.limit = np.where(points.has_tail_law, limit, np.inf)
         # Steps, or -1 if the point has not been above its limit.
@@ -501,10 +504,10 @@ class Batch:
     def _doubt_unsaved_tails(self) -> None:
         """Doubt the points whose Phase III a simulation might miss."""
         tail = self.tail
-        # A simulation compares t (loss - floor) with its limit only at the steps that
-        # it saves. It must save a step between the first and the last step above the
-        # limit. Which steps it saves depends on the size of a state, which is one
-        # number.
+        # A simulation looks for Phase III after the last saved step at which
+        # t (loss - floor) is above its limit. So it must save a step between the first
+        # and the last step above the limit. Which steps it saves depends on the size of
+        # a state, which is one number.
         schedule = saved_steps(self.max_steps, size=1)
         n_saved_until_last = np.searchsorted(
             schedule, np.minimum(tail.last_above, self.last), side="right"
@@ -674,25 +677,25 @@ class _CountedPath:
 
     def fall_below(self, limit: Array) -> _Fall:
         """Find where t (loss - floor) falls below its limit for the last time."""
-        slack_at_edges = []
+        over_limit_at_edges = []
         for time, u in zip(self.times.T, self.edges.T, strict=True):
-            slack_at_edges.append(self._slack(time, u, limit))
-        slack = np.stack(slack_at_edges, axis=1)
-        is_over = slack > 0
-        is_above = np.asarray(is_over.any(axis=1))
-        is_above_at_goal = is_over[:, -1]
+            over_limit_at_edges.append(self._over_limit(time, u, limit))
+        over_limit = np.stack(over_limit_at_edges, axis=1)
+        is_above_at_edges = over_limit > 0
+        is_above = np.asarray(is_above_at_edges.any(axis=1))
+        is_above_at_goal = is_above_at_edges[:, -1]
         falls = is_above & ~is_above_at_goal
 
-        changes = np.diff(is_over.astype(np.int8), axis=1)
+        changes = np.diff(is_above_at_edges.astype(np.int8), axis=1)
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
 
-        # argmax finds the first True of the reversed edges, which is the last edge with
-        # a positive slack. The slack, t (loss - floor) - limit, vanishes in the part
-        # that begins at this edge.
-        last_over = self.parts - np.argmax(is_over[:, ::-1], axis=1)
-        part = np.minimum(last_over, self.parts - 1)
-        time = self._fall_time(part, slack, falls, limit)
+        # argmax finds the first True of the reversed edges, which is the last edge
+        # above the limit. The run falls to its limit in the part that begins at this
+        # edge.
+        last_edge_above = self.parts - np.argmax(is_above_at_edges[:, ::-1], axis=1)
+        part = np.minimum(last_edge_above, self.parts - 1)
+        time = self._fall_time(part, over_limit, falls, limit)
         is_clear = _rounds_up_surely(time.steps, self.error + time.error)
         self.doubts.add(Doubt.TAIL_UNCERTAIN, self.index[falls & ~is_clear])
         # The first step at or below the limit is the time, rounded up.
@@ -733,7 +736,7 @@ class _CountedPath:
         steps = self.times[self.rows, part] + within_part.steps
         return StepCount(steps, within_part.error)
 
-    def _slack(self, time: Array, u: Array, limit: Array) -> Array:
+    def _over_limit(self, time: Array, u: Array, limit: Array) -> Array:
         """Return t (loss - floor) - limit, (n,), at the times t and the positions u."""
         excess = self.losses.loss(u, self.index) - self.floor
         return time * excess - limit
@@ -741,13 +744,14 @@ class _CountedPath:
     def _fall_time(
         self,
         part: Index,
-        slack: Array,
+        over_limit: Array,
         falls: Mask,
         limit: Array,
     ) -> StepCount:
-        """Real-valued step at which the slack vanishes, in a ``part`` of each path.
+        """Real-valued step at which `_over_limit` is 0, in a ``part`` of each path.
 
-        For points that do not fall below their limits the result has no meaning.
+        ``over_limit`` has its values at all edges, (n, parts + 1). For points that do
+        not fall below their limits the result has no meaning.
         """
         low = self.edges[self.rows, part]
         high = self.edges[self.rows, part + 1]
@@ -756,23 +760,23 @@ class _CountedPath:
             return StepCount(self.times[self.rows, part], self.error)
 
         # Newton's method starts from the zero of the chord.
-        slack_low = slack[self.rows, part]
-        slack_high = slack[self.rows, part + 1]
-        change_of_slack = np.where(falls, slack_high - slack_low, 1.0)
-        chord = (low * slack_high - high * slack_low) / change_of_slack
-        u = np.where(falls, chord, low)
+        value_low = over_limit[self.rows, part]
+        value_high = over_limit[self.rows, part + 1]
+        change = np.where(falls, value_high - value_low, 1.0)
+        zero_of_chord = (low * value_high - high * value_low) / change
+        u = np.where(falls, zero_of_chord, low)
         for _ in range(FALL_PASSES):
             steps, error = self._time_at(u, part)
             velocity = self.losses.velocity(u, self.index).value
             loss = self.losses.loss(u, self.index)
-            # d(slack)/du = (loss - floor) dt/du + t d(loss)/du
+            # The slope of t (loss - floor) is (loss - floor) dt/du + t d(loss)/du.
             slope = (loss - self.floor) / velocity
             slope = slope + steps * self.losses.slope(u, self.index)
-            newton = u - self._slack(steps, u, limit) / slope
+            newton_u = u - self._over_limit(steps, u, limit) / slope
             # The zero lies within the part, so the search stays in it.
-            move = np.clip(newton, low, high) - u
-            # The rounding of t loss is an error of the slack. Divided by the slope of
-            # the slack and by the velocity, it is an error in steps.
+            move = np.clip(newton_u, low, high) - u
+            # The rounding of t loss, divided by the slope of t (loss - floor) and by
+            # the velocity, is an error in steps.
             rounding = ROUNDING * steps * loss / np.abs(slope * velocity)
             error = error + (np.abs(move / velocity) + rounding)
             u = u + move

@@ -48,7 +48,7 @@ from icl_theory.sweeps.grid import Values
 # takes.
 FARTHEST = 300.0
 # The counter of steps refuses the step constant 0. So this one replaces 0 and all
-# constants below it. A point does not move with any of them.
+# constants below it. With any of them, INT64_MAX steps move u by less than 1e-280.
 SMALLEST_CONSTANT = 1e-300
 # For smaller step constants the columns of bounds are empty, because the bounds of a
 # constant that was replaced would be wrong. Any number above `SMALLEST_CONSTANT` would
@@ -87,7 +87,7 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     # The limit of t times the loss
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
     boundaries = _boundaries(epsilon, K, tail_deficit)
-    # The regime is sharp for L > L*. √(2γ) is L Δ, and the boundaries are for Δ = 1.
+    # The regime is sharp for L > L*. √(2γ) is L Δ, and the boundary for Δ = 1 is L* Δ.
     is_sharp = np.sqrt(2.0 * descent.gamma) > boundaries["L_star"]
     # The loss at the deficit s = (K-1)/K of the start
     start_loss = 0.5 * descent.gamma * (K - 1.0) / K
@@ -191,12 +191,11 @@ def _boundaries(epsilon: Array, K: Array, tail_deficit: Array) -> Values:
             return math.nan
         return half_way(epsilon=1.0, delta=1.0, K=int(features))
 
-    half_way_of_units = by_distinct_value(half_way_of_unit_target, K)
     return {
         # The loss ¼ L² K/(K-1) s² is ε at the deficit s where the tail begins.
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail_deficit,
         # All boundaries are proportional to √ε.
-        "L_half": np.sqrt(epsilon) * half_way_of_units,
+        "L_half": np.sqrt(epsilon) * by_distinct_value(half_way_of_unit_target, K),
         # At this L the tail takes as many steps, (K-1)/(4ηε), as learning to attend,
         # K²/(ηγ).
         "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
@@ -233,10 +232,11 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     risk = run.risk
     limit = math.nan
     if risk is not None and DESCENT_OR_FLOW.applies(run):
-        # t (loss - floor) tends to this limit; None if it is not known.
+        # t (loss - resting loss) tends to this limit; None if it is not known.
         known_limit = tail_limit(risk, run.eta)
         if known_limit is not None:
             limit = known_limit
+    # The resting loss, to which the run tends, may be above the floor.
     excess = float(run.loss[-1]) - resting_loss(risk, run.floor)
     columns: dict[str, Any] = {
         "regime": run.regime or "",

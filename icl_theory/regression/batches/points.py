@@ -39,14 +39,14 @@ class SweepPoints:
     K: Array
     N: Array
     noise: Array
-    # A number or "auto".
+    # One number or an array, or "auto".
     eta: Array | float | str
     # Target of the loss; None if there is no target.
     target: Array | None
     # Whether the target is an excess above the floor. For N = ∞ this makes no
     # difference, because floors are zero.
     is_excess: bool
-    # A number or an array, or None if no imbalance is given.
+    # One number or an array; None if no imbalance is given.
     imbalance: Any
     # Name of the law of the tasks, or an array of names; "" if the law is an object.
     task: Any

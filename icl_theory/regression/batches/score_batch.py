@@ -6,7 +6,9 @@ one array, (K, P K), in which no column affects another one. Descent on a `Score
 takes the steps of all points at once.
 
 Γ is the variogram of a point, Γ_mk = ½ E(f_m - f_k)² for the values f of its task, p_k
-the probability of feature k, and σ² the variance of the label noise.
+the probability of feature k, and σ² the variance of the label noise. The *error form*
+of query k is the matrix C_mj = E (f_m - f_k)(f_j - f_k). A *factor* of Γ has rows φ_m
+with Γ_mj = ½ ‖φ_m - φ_j‖².
 """
 
 from __future__ import annotations
@@ -77,9 +79,9 @@ class ScoreBatch(Risk):
         largest = np.array([_largest_variogram(risk) for risk in risks])
         self._scale = largest / largest[0]
 
-        # With finite prompts, each point has an error form of its own, which is defined
-        # by its variogram and by the factor of the variogram. For query k, a token of
-        # feature m has the mean squared error 2 Γ_mk + σ².
+        # With finite prompts, each point has error forms of its own, which follow from
+        # its variogram, or from the factor of the variogram if that has any columns.
+        # For query k, a token of feature m has the mean squared error 2 Γ_mk + σ².
         self._variograms = np.array([risk._form.variogram for risk in risks])
         self._factors = np.array([risk._form.factor for risk in risks])
         noise_variance = np.array([risk.noise**2 for risk in risks])
@@ -138,8 +140,8 @@ class ScoreBatch(Risk):
         """Evaluate columns for finite prompts."""
 
         # `moments` calls this function to write the products C z of some columns to
-        # ``product``. The nodes ``rows`` are the values of one kind of token. Here
-        # there is only one kind, so ``rows`` selects all nodes and is not used.
+        # ``product``. The slice ``rows`` selects the values of one kind of token. There
+        # is only one kind, whose values are the K features, so ``rows`` is not used.
         def error_form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:

@@ -5,11 +5,11 @@ one for each query, and no column affects another one. `score_batches` sorts the
 into batches. The first steps of a batch are taken one by one. From then on every column
 advances by *strides* of many steps. In a stride the scores are polynomials in
 x = ln(1 + t). Each run has a *shadow*, a second, less accurate run whose distance from
-the first, times a *margin*, estimates the error. All runs are observed at times on a
-grid (`_follow`). Between two times of the grid, `_count` finds the first step at which
-a loss or an attention passes its level. A point is done if run, shadow and rounding
-leave only one integer for every count. Every other point gets a `Doubt`, and is left to
-a simulation of its own.
+the first, times a *margin*, the estimated ratio of the error to this distance, is the
+estimated error. All runs are observed at times on a grid (`_follow`). Between two times
+of the grid, `_count` finds the first step at which a loss or an attention passes its
+level. A point is done if run, shadow and rounding leave only one integer for every
+count. Every other point gets a `Doubt`, and is left to a simulation of its own.
 
 Phase I of a run ends when the query with the least attention pays half of its largest
 possible attention to its own feature. Phase III begins when t times the excess loss is
@@ -60,11 +60,11 @@ FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
 # distance takes more observations. With a larger one more points are left to
 # simulations, because a curve may touch its level unseen (`_may_touch_zero`).
 GRID = 0.2
-# How many times of the grid are observed after each call for strides. More times need
-# fewer calls, but columns then run farther beyond the targets of their points.
+# Number of grid times that are observed after each call of `Strides.reach`. More times
+# need fewer calls, but columns then run farther beyond the targets of their points.
 TIMES_AT_ONCE = 2
 # Times x that differ by less than this count as equal. The number is far below GRID,
-# and far above the rounding of an x, which is at most 21 (10^9 steps).
+# and far above the rounding of x. (The largest x is 21, after 10^9 steps.)
 TIME_ROUNDING = 1e-9
 # Length of the first stride in x. It may be longer than in a single run, because the
 # first guess is extrapolated from the single steps. A stride that is too long is tried
@@ -177,11 +177,11 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
     """Follow all points to their targets, (P,), but at most to the time ``last``."""
     observations = _Observations(batch)
     rows, fitted = _take_single_steps(batch, observations)
-    _, at = observations.table()
+    _times, at_single_steps = observations.table()
     # A point is done if its loss was at or below its target at any of the single steps.
     # A point whose scores are infinite or NaN has diverged, and is given up.
     is_finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
-    active: Mask = np.asarray((at.loss > target).all(axis=0) & is_finite)
+    active: Mask = np.asarray((at_single_steps.loss > target).all(axis=0) & is_finite)
 
     # The strides will write over ``rows``, which is also the last state in ``fitted``.
     # So the first guess must be made from ``fitted`` before the strides advance.
@@ -457,9 +457,9 @@ def crossing(
     function : callable
         Maps n arguments to n values: function i at argument i.
     low, high : ndarray, (n,)
-        Ends of the intervals, on either side of the zeros.
+        Ends of the intervals. A zero may be at ``high`` itself.
     value_at_low, value_at_high : ndarray, (n,)
-        Values at these ends, one of them negative and the other one positive.
+        Values at these ends, of opposite signs unless ``value_at_high`` is 0.
     """
     for _ in range(CROSSING_PASSES):
         # Functions that have reached their zeros divide 0 by 0. np.where does not take
@@ -624,7 +624,7 @@ def _runs(
 
 
 def _targets(problems: Sequence[Any], floor: Array, doubts: Doubts) -> Array:
-    """Target losses, (P,), with doubts about targets that rounding might change.
+    """Target losses, (P,); note doubts about targets too close to the floor.
 
     A target is a loss ``epsilon`` or an excess ``above`` over the floor.
     """
@@ -634,6 +634,7 @@ def _targets(problems: Sequence[Any], floor: Array, doubts: Doubts) -> Array:
     is_excess = above > 0.0
     target = np.where(is_excess, floor + above, epsilon)
     is_above_floor = target > floor * (1.0 + BLUR)
+    # A simulation refuses an excess that is lost in the rounding of the floor.
     is_visible = above >= VISIBLE * floor
     doubts.add(Doubt.TARGET_AT_FLOOR, ~is_above_floor)
     doubts.add(Doubt.INVISIBLE_EXCESS, is_excess & ~is_visible)
@@ -708,8 +709,8 @@ def _end_of_phase_1(
     is_before_end = course.t[1:, None] < last
     falls = is_before_end & (share[:-1] >= 0.5) & (share[1:] < 0.5)
     # A doubt about a time after the end of the run does not matter. The time is at
-    # most 1 below its number of steps, which was rounded up. An unknown error, or an
-    # unknown time, counts as relevant: the comparison is false for NaN.
+    # most 1 below its number of steps, which was rounded up. An unknown error, NaN,
+    # counts as 0. An unknown time is relevant: the comparison is false for NaN.
     earliest = attends.steps - np.nan_to_num(attends.error) - 1.0
     is_relevant = ~(earliest > last)
     doubts.add(Doubt.HALF_UNCERTAIN, is_relevant & ~attends.is_sure)
@@ -798,7 +799,7 @@ class _TailFall(NamedTuple):
 def _tail_fall(
     batch: ScoreBatch, course: Course, tail: _Tails, last: Array, loss_at_last: Array
 ) -> _TailFall:
-    """Find where t (loss - rest) falls below its threshold up to the step ``last``."""
+    """Find the last fall of t (loss - rest) below its threshold, up to ``last``."""
     t = course.t[:, None]
     threshold = tail.phase_3_threshold
 
@@ -844,8 +845,9 @@ def _doubt_tail(
 
     threshold = tail.phase_3_threshold
     is_clear_at_last = np.abs(fall.at_last - threshold) > APART * threshold
-    is_inside = course.t[1:-1, None] <= last
-    may_touch = _may_touch_zero(fall.slack_on_grid) & is_inside
+    is_in_run = course.t[1:-1, None] <= last
+    # A curve that touches its threshold may cross it twice between observed times.
+    may_touch = _may_touch_zero(fall.slack_on_grid) & is_in_run
 
     falls = is_relevant & fall.falls
     doubts.add(Doubt.TAIL_UNCERTAIN, falls & ~fall.counted.is_sure)

@@ -42,7 +42,7 @@ NODES = 10
 FEWER_NODES = NODES - 3
 # The relative error of the rule with `NODES` nodes is below this multiple of the square
 # of the relative error with `FEWER_NODES`. The largest measured multiple is 22,000,
-# near the minimum of a loss with noise, where 1/v grows without bound.
+# near the minimum of a loss with noise, where 1/velocity grows without bound.
 SQUARES = 5e4
 
 

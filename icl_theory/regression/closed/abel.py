@@ -418,7 +418,8 @@ def _error_of_count(steps: Array, c: Array, end: Place) -> Array:
 
     It has four parts: rounding of the sum ``steps``, of u at the ``end``, and of the
     loss from which u was computed, and the first term that the series of A leaves out.
-    That term is of the order (c g)^TERMS, and c g is at most SMALL_STEP.
+    That term is of the order (c g)^(TERMS + 1), and c g is at most SMALL_STEP. The
+    estimate, SMALL_STEP^TERMS, is cautious.
     """
     # A relative error r of u moves u by r u. A relative error r of the loss, a multiple
     # of s², moves s by rs/2, and u by r/(2a); the estimate has twice this. A step moves

@@ -11,8 +11,8 @@ where a is small (form "a"), and in its *tail*, where s is small (form "s"). See
 docs/theory/phases.md, "Steps in closed form".
 
 All operations are elementwise on whole arrays: a point has the same results, to the
-bit, alone and among a million others. A pass over an array costs more than its
-arithmetic, so arrays are changed in place. The order of the operations decides the last
+bit, alone and among a million others. Arrays are changed in place, because writing a
+new array costs more than the arithmetic. The order of the operations decides the last
 bits of the results.
 """
 
@@ -208,7 +208,7 @@ class _LeadingInversion:
         return ~is_solved & is_wide
 
     def _change(self, place: Place, count: Array) -> Array:
-        """Changes of u by Newton's method, in variables with nearly linear counts.
+        """Changes of u by Newton's method, in variables that make counts nearly linear.
 
         ``count`` is `leading` at u, and ``place`` the place of u.
         """

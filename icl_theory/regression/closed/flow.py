@@ -100,7 +100,7 @@ class Place(NamedTuple):
         return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
-        """Return the series variable: a in the head (form "a"), s in the tail."""
+        """Return the variable that is small: a early in a run (form "a"), s late."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:
@@ -143,9 +143,9 @@ def flow_back(first: Place, second: Place, u_difference: Any) -> Any:
     u_difference : array_like
         ``u1 - u2``.
     """
-    # Arrays are changed in place, because a pass over an array costs more than its
-    # arithmetic. The first array is a1 - a2. It follows from the ratio of the odds,
-    # a1/s1 = e^(u1 - u2) a2/s2.
+    # Arrays are changed in place, because writing a new array costs more than the
+    # arithmetic. The difference a1 - a2 = a1 s2 - a2 s1 follows from the ratio of the
+    # odds, a1/s1 = e^(u1 - u2) a2/s2.
     a_difference = np.expm1(u_difference) * (second.a * first.s)
     total = a_difference / (first.a * second.a)
     total += 3.0 * u_difference

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import choice
 
-# Number of polynomials: the error of the expansion is of order (c g)^6.
+# Number of polynomials: the error of the expansion is of order (c g)^7.
 TERMS = 6
 # Integers of any size, lowest power first.
 Coefficients = NDArray[np.object_]

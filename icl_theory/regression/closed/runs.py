@@ -53,8 +53,9 @@ class CountedRuns(NamedTuple):
     epsilon: Array
     imbalance: Array  # of the prompts, δ of `papers_regime`
     counter: StepCounter
-    attends: Steps  # T₁, the first step with attention >= ½
-    steps: Steps  # the first step with loss <= ε
+    # T₁, the first step with attention >= ½, but at most the last step of the run
+    attends: Steps
+    steps: Steps  # the first step with loss <= ε; INT64_MAX if the run has none
     in_class_coordinates: NDArray[np.bool_] | bool = True
 
 
@@ -68,7 +69,7 @@ class _Hits(NamedTuple):
 def closed_runs(
     counter: StepCounter, gamma: Array, epsilon: Array, max_steps: int, tail: Array
 ) -> ClosedRuns:
-    """Follow u ← u + c g(u) until the loss is ``epsilon``, without taking the steps.
+    """Follow u ← u + c g(u) to a loss of at most ``epsilon``, without taking the steps.
 
     The results of a point do not depend on the other points, not even in the last bit.
 
@@ -145,8 +146,8 @@ def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
 
     The ``start`` is the loss at u = 0. A loss ``epsilon`` of 0 gives u = ∞.
     """
-    # A target ``epsilon`` of 0 has the logarithm -∞, and the result is u = ∞. A start
-    # that is not above epsilon may give NaN, which `_first_hits` does not use.
+    # An ``epsilon`` of 0 has the logarithm -∞. A start that is not above epsilon may
+    # give NaN, which `_first_hits` does not use.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
         # first form of this logarithm keeps its digits if both losses are nearly equal.
@@ -154,7 +155,8 @@ def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
         log_ratio_if_far = np.log(epsilon) - np.log(start)
         is_close = epsilon > 0.5 * start
         change = 0.5 * np.where(is_close, log_ratio_if_close, log_ratio_if_far)
-        # u = ln(a/s) + ln(K - 1), with s = (1 - 1/K) exp(change).
+        # u = ln((K - 1) a/s), with s = (1 - 1/K) e^change. So the quotient is
+        # (1 - (K - 1)(e^change - 1))/e^change.
         return np.asarray(np.log1p(-(K - 1.0) * np.expm1(change)) - change)
 
 

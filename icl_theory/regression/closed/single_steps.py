@@ -19,9 +19,9 @@ from icl_theory._validate import Array
 from icl_theory.regression.closed.abel_function import PEAK, ROUNDING, is_few
 from icl_theory.regression.closed.flow import Place
 
-# Longest step c g of head and tail. For steps up to this length, six terms of the
-# expansion have an error of 1e-9 steps. With a smaller limit the error is smaller, but
-# more steps are single.
+# Longest step c g of head and tail. For steps up to this length, the expansion with six
+# polynomials has an error below 1e-9 steps. With a smaller limit the error is smaller,
+# but more steps are single.
 SMALL_STEP = 1.0 / 32.0
 # Largest value of g = a s², at the attention PEAK.
 LARGEST_GROWTH = 4.0 / 27.0

@@ -24,17 +24,17 @@ CACHED = 2**15
 # Variograms below this can be multiplied by probabilities and numbers of tokens within
 # the range of float64.
 LARGEST_VARIOGRAM = 1e250
-# Up to this rank, the query's vector is subtracted before the sum over features, which
-# keeps more digits but takes time for each dimension of the vectors.
+# Up to this rank, the row φ_k of the query is subtracted from the rows φ_m before the
+# sum over m, which keeps more digits but takes time for each column of Φ.
 LOW_RANK = 3
 
 
 class ErrorForm:
     """The quadratic forms C^(k), k = 1..K, applied without forming the K matrices.
 
-    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. A product
-    with all forms takes one product with the (K, K) variogram Γ, or two with the (K, r)
-    factor Φ. The factor is used if the task has a formula for it and r <= K/2.
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. A product with all
+    forms takes one product with the (K, K) variogram Γ, or two with the (K, r) factor
+    Φ. The factor is used if the task has a formula for it and r <= K/2.
     """
 
     def __init__(self, task: Task, features: Features) -> None:
@@ -66,9 +66,10 @@ class ErrorForm:
     ) -> tuple[Array, Array]:
         """Return ``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
 
-        Column q of z, (K, Q), belongs to the query ``own[q]``, and its entry in the row
-        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,). During the call z may
-        be changed, but afterwards it is as before.
+        Column q of z, (K, Q), has the attention weights of the query ``own[q]``, but
+        zero in the row ``own[q]``. ``mass``, (Q,), is their sum with the weight of this
+        row, so that z/mass is the attention, and ``scale``, (Q,), is any factor. During
+        the call z may be changed, but afterwards it is as before.
         """
         if self.use_factor:
             squared, product, shift = self._by_factor(z, own)
@@ -80,7 +81,7 @@ class ErrorForm:
             block = product[rows]
             if self.use_factor:
                 # The shift is added before the mean is subtracted. For a feature with
-                # the same values as the query's own, it then cancels the product
+                # the same values as the query's own, product and shift then cancel
                 # exactly.
                 block += shift
                 block -= mean
@@ -182,9 +183,9 @@ class ErrorForm:
             return error
         error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
         for rows in blocks(len(z), z.shape[1], CACHED):
-            for axis, column in enumerate(self.factor.T):
+            for axis, coordinate in enumerate(self.factor.T):
                 # Coordinate ``axis`` of φ_m - φ_k, for the features of a block, (M, Q)
-                difference = column[rows, None] - column[own]
+                difference = coordinate[rows, None] - coordinate[own]
                 error[axis] += np.einsum("mq,mq->q", z[rows], difference)
         return error
 

@@ -11,7 +11,7 @@ and s = 1 − a. For N = ∞ the loss ℓ and a step of descent with the learnin
 
 `ExchangeableRisk` is the loss for infinite and for finite prompts.
 `reduce_to_one_number` returns this risk for a problem that has this form, and
-``expanded`` returns the risk over the scores again.
+``expanded`` returns the risk over all trained parameters again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FARTHEST = 600.0
 # The step constant c of closed forms is below this number: it leaves a factor of 1e8 in
 # the range of float64 for products with c.
 LARGEST_STEP_CONSTANT = 1e300
-# A smaller c is replaced by this number. With any c up to this number, INT64_MAX steps
+# A c below this number is replaced by it. With any c up to this number, INT64_MAX steps
 # move u by less than 1e-280.
 SMALLEST_STEP_CONSTANT = 1e-300
 # Up to this mean, averages over a binomial count take all counts, a few thousand.
@@ -153,9 +153,9 @@ class ExchangeableRisk(Risk):
         return signed("u", u) * (np.eye(self.K) - 1.0 / self.K)
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return the trainer of the K x K scores on sampled prompts.
+        """Return the trainer of all parameters on sampled prompts.
 
-        It is in the coordinates of the original problem, see ``expanded``.
+        They are the parameters of the original problem, see ``expanded``.
 
         Raises
         ------
@@ -481,10 +481,10 @@ def embedding_speed(delta: float) -> float:
 
 
 def expanded(risk: Risk) -> Risk:
-    """Return the risk over K x K scores that was reduced to one number.
+    """Return the risk, over all trained parameters, that was reduced to one number.
 
-    It has the coordinates of the original problem. A risk that is not an
-    `ExchangeableRisk` is returned unchanged.
+    These parameters are K x K scores or, in embedding coordinates, the matrix Q. A risk
+    that is not an `ExchangeableRisk` is returned unchanged.
     """
     if not isinstance(risk, ExchangeableRisk):
         return risk

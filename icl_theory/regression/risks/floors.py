@@ -49,17 +49,18 @@ SMALLEST_LOSS = 1e-290
 # scores of two levels, in nats (units of ln). With a smaller number more levels would
 # be proposed, each of which costs a test.
 SMALLEST_GAP = 3.0
-# At the first starts of a search, the score of one class is this much larger than all
-# other scores, in nats: its weight is 55 times as large. A larger number would start
-# where gradients nearly vanish.
+# At half of the starts of a search from many starts, the score of one class is this
+# much larger than all other scores, in nats: its weight is 55 times as large. At the
+# other half the scores have this standard deviation. A larger number would start where
+# gradients nearly vanish. This number also limits the change of a score in a round.
 DOMINANCE = 4.0
 
 
 class Levels(NamedTuple):
     """The infimum of a query's loss that descent approaches, and the levels there.
 
-    Descent starts from equal scores, so it is the infimum that a search from equal
-    scores finds. Other infima may be lower.
+    Descent starts from equal scores, so this infimum is the one that a search from
+    equal scores finds. Other infima may be lower.
 
     Attributes
     ----------
@@ -87,7 +88,7 @@ class Levels(NamedTuple):
 def find_levels(query: Query) -> Levels | None:
     """Return the levels at the infimum that a search from equal scores approaches.
 
-    Return None if the infimum does not consist of levels. No tail law is known then.
+    Return None if no levels are found there. No tail law is known then.
     """
     C = len(query.probs)
     no_class = np.zeros(C, dtype=bool)
@@ -130,7 +131,7 @@ def _search(query: Query, above: Mask) -> Levels | None:
         target_ahead[query.target] = np.log(len(above))
         starts.append(target_ahead)
     ends = [remaining.minimise(start) for start in starts]
-    # Of the ends that consist of levels, the one with the least loss counts.
+    # Of the ends at which levels are found, the one with the least loss counts.
     ends.sort(key=lambda scores: remaining.moments(scores).loss)
     for scores in ends:
         levels = _levels_from(query, above, scores)
@@ -269,8 +270,9 @@ def _gap_coefficient(
     next_weights[next_classes] = weights_of_classes
     # For a class below the level, the gradient is with respect to its weight.
     change = float(moments.gradient @ next_weights)
-    # The size of the terms that may cancel in the change: the odds of a token of the
-    # next level against one of this level, times the cost of an error.
+    # The size of the terms that may cancel in the change: the attention on this level,
+    # times the odds of a token of the next level against one of this level, times the
+    # cost of an error.
     attention = float(moments.attention[top.level].sum())
     next_probability = float(query.probs @ next_weights)
     odds = next_probability / float(query.probs[top.level].sum())
