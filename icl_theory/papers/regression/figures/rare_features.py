@@ -25,8 +25,8 @@ from icl_theory.engine.trajectory import State
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"K": 50}
-# There are two groups of features: the dominant one, and all rare ones. The curves are
-# for a query of the second group, which has this index.
+# There are two groups of features: the dominant feature alone, and all rare ones. The
+# curves are for a query of the second group, which has this index.
 RARE = 1
 # Scores and attention of a query are in this order, with these names in the legend.
 NAMES = ("own feature", "dominant feature", "all others")

@@ -2,12 +2,13 @@
 The transition between the regimes
 ==================================
 
-Steps to the loss ε against L, with enough features to make both power laws visible.
-Learning to attend takes K²/(ηγ) ~ 1/L² steps. The tail takes (K−1)/(4ηε) steps, for
-every L. Two points mark the transition between the regimes. At the half-way point L½
-the exponent d ln T/d ln L of gradient flow is −1, half-way from −2 to 0. From L* on the
-loss reaches ε only in the tail: t ε 4η/(K−1) is then below 2. For few features the
-exponent never comes near −2, as the red curve shows.
+The number T of steps to the loss ε against L, with enough features to make both power
+laws visible. Learning to attend takes K²/(ηγ) ~ 1/L² steps. The tail takes (K−1)/(4ηε)
+steps, for every L. Two points mark the transition between the regimes. At the half-way
+point L½ the exponent d ln T/d ln L of gradient flow is −1, half-way from −2 to 0. From
+L* on the loss reaches ε only in the tail, which takes at least half of the T steps: T
+is at most twice (K−1)/(4ηε). For few features the exponent never comes near −2, as the
+red curve shows.
 """
 
 from __future__ import annotations
