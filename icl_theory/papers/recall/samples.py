@@ -110,8 +110,8 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     # trigger, so these cannot all be missing.
     if least_mass > 1.0 - ROUNDING:
         return 0.0
-    points, index = _nodes_of_circle(M)
-    angle = 2.0 * np.pi / points * index
+    points, indices = _nodes_of_circle(M)
+    angle = 2.0 * np.pi / points * indices
     z = M / (1.0 - least_mass) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least_mass, z)
 
@@ -124,7 +124,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     scale = np.exp(log_scale + log_unit - 1j * M * angle)
     # The other half of the circle has the conjugate terms, so every point counts twice,
     # except those on the real axis.
-    is_real = (index == 0) | (2 * index == points)
+    is_real = (indices == 0) | (2 * indices == points)
     multiplicity = np.where(is_real, 1.0, 2.0)
     probability = float(np.sum(multiplicity * (terms * scale).real)) / points
     # Rounding may lead out of the interval [0, 1].

@@ -15,6 +15,7 @@ import numpy as np
 from icl_theory._validate import Array, argument_error, choice, integer
 from icl_theory.papers.recall.task import RecallTask, Sentences
 
+# The two ways, see `gates`.
 WEIGHTS = ("projection", "identity")
 
 

@@ -51,6 +51,7 @@ from icl_theory.statements.statement import OURS, Statement, Status
 
 # Law of the sentences and form of the weights, in the paper's setting and in ours.
 SETTINGS = (("planted", "identity"), ("markov", "projection"))
+# The source of a row. The braces are for the place in the paper.
 PAPER = "recall paper, {} (reconstructed)"
 # Stands for no word. Words are numbers from 0 on.
 NO_WORD = -1

@@ -4,8 +4,9 @@ One tail for ten tasks
 
 The loss above its floor times 4ηt/(K−1), along runs on ten different tasks. All curves
 end at 1, whatever the law of the functions, the features, their number and their
-frequencies. One run has finite prompts. For finite prompts the theory gives the limit 1
-only if features are exchangeable, as in this run. Most steps are skipped in every run.
+frequencies. One run has finite prompts. Its limit is 1, too, because its features are
+exchangeable; with finite prompts other features may have another limit. Most steps are
+skipped in every run.
 """
 
 from __future__ import annotations

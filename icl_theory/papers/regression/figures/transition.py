@@ -50,22 +50,22 @@ def figure(
     steps = sweep.steps.sel(K=K).values
     exponents = {size: sweep.exponent_L.sel(K=size).values for size in (few, K)}
     # The two parts of the number of steps, with γ = ½L²Δ².
-    attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
-    tail = np.full(points, (K - 1) / (4.0 * eta * epsilon))
+    attention_steps = K**2 / (eta * 0.5 * (L * delta) ** 2)
+    tail_steps = np.full(points, (K - 1) / (4.0 * eta * epsilon))
     steps_panel = Panel(
         [
             Curve(f"$T_\\varepsilon$, exact, $K = {K}$", L, steps, colour=BLACK),
             Curve(
                 r"$K^2/(\eta\gamma) \propto L^{-2}$",
                 L,
-                attend,
+                attention_steps,
                 style="--",
                 colour=BLUE,
             ),
             Curve(
                 r"$(K-1)/(4\eta\varepsilon) \propto L^0$",
                 L,
-                tail,
+                tail_steps,
                 style="--",
                 colour=GREEN,
             ),
@@ -74,7 +74,7 @@ def figure(
         r"steps to $\varepsilon$",
         # Each part goes far below the number of steps where the other part dominates,
         # and is cut off where it does.
-        limits=(0.5 * float(tail[0]), 2.0 * float(steps.max())),
+        limits=(0.5 * float(tail_steps[0]), 2.0 * float(steps.max())),
     )
     exponent_panel = Panel(
         [
