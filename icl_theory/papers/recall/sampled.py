@@ -3,12 +3,12 @@ r"""A one-layer transformer with full matrices on sampled sentences, gradients b
 `TransformerRisk` shares no formula with the exact risks: attention is computed word by
 word. A sentence has the words z_1, ..., z_H, out of V words. The h-th word has the
 vector x_h = E(z_h) + Ẽ(z_{h−1}), with embeddings E of a word and Ẽ of the word before
-it. For the word z they are the unit vectors of the columns z and V + z. With sums over
-the words h < H, the model is
+it; x_1 = E(z_1). E(z) and Ẽ(z) are unit vectors, with a 1 at the places z and V + z.
+With sums over the words h < H, the model is
 
     w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
 
-Here σ is the identity, ReLU or softmax, and κ is 1 or 0. With the weights "identity"
+Here σ is the identity, ReLU or softmax, and κ is 1 or 0. With ``weights="identity"``
 the last word is attended to as well, h ≤ H. The logits (1, 0) a of a vector a are its
 entries for E, that is, its first V entries. An answer is the output y of the trigger
 z_H, or the noise word τ.
@@ -62,8 +62,8 @@ PARTS = ("attention", "feed_forward")
 # The trained matrices have at most this many entries together, 80 MB. Larger ones would
 # take long at every step.
 MOST_ENTRIES = 10**7
-# Probabilities below this are replaced by 0 in the gradient. Products with other small
-# numbers could be subnormal, and arithmetic on subnormal numbers is slow.
+# Probabilities below this are replaced by 0 in the gradient. Their products with other
+# small numbers could be subnormal, and arithmetic on subnormal numbers is slow.
 SMALLEST_PROBABILITY = 1e-200
 
 
@@ -81,7 +81,7 @@ class _Pass(NamedTuple):
 
     places: Any  # the rows x_h, a sparse matrix, (B n, 2 B V); see `_places`
     query: Array  # x_H, (B, 2V)
-    scores: Array  # x_Hᵀ W x_h plus the kink, (B, n)
+    scores: Array  # x_Hᵀ W x_h plus ``kink`` of the risk, (B, n)
     weights: Array  # w_h, (B, n)
     attended: Array  # Σ w_h x_h, (B, 2V)
     u: Array  # output of the attention, (B, 2V)
@@ -127,7 +127,8 @@ class TransformerRisk(Trainer[Sentences]):
         γ in F if F is not trained; by default ln(α/(1-α)), or its estimate from the
         ``data``.
     tests : int
-        Number of test sentences on which runs are observed.
+        Runs are observed on this many test sentences with seen outputs, and on as many
+        with unseen ones.
 
     Raises
     ------
@@ -228,13 +229,13 @@ class TransformerRisk(Trainer[Sentences]):
         return self.data is None or self.batch != len(self.data.answer)
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Views of the trained matrices, one by one."""
-        # all matrices have the same size
+        """Flat views of the trained matrices in a flat vector, one for each matrix."""
+        # All matrices have the same size.
         return np.split(array, len(self.trained or ()))
 
     @property
     def initial(self) -> Array:
-        """The trained matrices at the start, in the order of ``trained`` above."""
+        """The trained matrices at the start, as one vector: first W, then 𝒱, then F."""
         return np.concatenate(
             [self._start[name].ravel() for name in self.trained or ()]
         )
@@ -292,8 +293,8 @@ class TransformerRisk(Trainer[Sentences]):
         forward = self._forward(matrices, prompts.tokens)
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
-        # The probabilities of all words, which become the derivatives with respect to
-        # the logits.
+        # At first ``logit_gradient`` has the probabilities of all words. These are the
+        # derivatives with respect to the logits, except at the answers.
         losses, logit_gradient = cross_entropy(forward.logits, answer)
         logit_gradient[logit_gradient < SMALLEST_PROBABILITY] = 0.0
         # The derivative with respect to the logit of the answer is p - 1, with the
@@ -427,8 +428,8 @@ class TransformerRisk(Trainer[Sentences]):
         fixed = gates(self.task, self.weights, self.gamma)
         start = {}
         for name in MATRICES:
-            # Draw the matrix even if it is not used, so that the other matrices do not
-            # depend on ``trained``.
+            # Draw a matrix even if it is not used, so that the draws of the others do
+            # not depend on ``trained``.
             random = rng.normal(0.0, deviation, (width, width))
             is_fixed = name in fixed and not self._trains(name)
             start[name] = fixed[name] if is_fixed else random
@@ -538,7 +539,8 @@ class TransformerRisk(Trainer[Sentences]):
             return gradients
 
         attended_gradient = self._times_value(matrices["value"], u_gradient)
-        # The derivative with respect to the weight w_h is x_h · attended_gradient.
+        # The attended vector is Σ_h w_h x_h, so the derivative with respect to the
+        # weight w_h is x_h · attended_gradient.
         weight_gradient = forward.places @ attended_gradient.ravel()
         weight_gradient = weight_gradient.reshape(forward.weights.shape)
         score_gradient = self._through_weights(
@@ -587,8 +589,8 @@ class TransformerRisk(Trainer[Sentences]):
         B, n = attended.shape
         # ``columns`` has, for each attended word, the column of the word itself and the
         # column of the word before it. The index type of the sparse matrix is chosen
-        # here to save a conversion: int32 if all indices and the number 2 B n of ones
-        # fit into it.
+        # here to save a conversion: int32 if all indices and the number 2 B n of stored
+        # entries fit into it.
         index_type = np.int32 if 2 * B * max(n, V) < 2**31 else np.int64
         columns = np.empty((B, n, 2), index_type)
         own_columns = columns[:, :, 0]

@@ -45,8 +45,8 @@ SADDLE_REACH = 12.0
 # With this many sentences or fewer the nodes are on the whole circle, because the
 # integrand is not yet like a normal density.
 WHOLE_CIRCLE = 64
-# Sums of probabilities are compared with limits up to this relative rounding error, and
-# sums that agree to this many decimals count as equal.
+# Sums of probabilities count as at most a limit if they exceed it by this relative
+# rounding error or less. Sums that agree to `DECIMALS` decimals count as equal.
 ROUNDING = 1e-9
 DECIMALS = 12
 # Numbers k of noise answers are left out if their probability is less than this share
@@ -106,12 +106,12 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     mass = number("mass", mass, zero=True)
     # s, the least mass of a set above m.
     least_mass = _sums_of_probabilities(task, mass, "mass").least_beyond
-    # There is no such set, or only the set of all triggers, and these cannot all be
-    # missing.
+    # No set has a mass above m, or only the set of all triggers. Every sentence has a
+    # trigger, so these cannot all be missing.
     if least_mass > 1.0 - ROUNDING:
         return 0.0
-    points, index = _nodes_of_circle(M)
-    angle = 2.0 * np.pi / points * index
+    points, indices = _nodes_of_circle(M)
+    angle = 2.0 * np.pi / points * indices
     z = M / (1.0 - least_mass) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least_mass, z)
 
@@ -124,7 +124,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     scale = np.exp(log_scale + log_unit - 1j * M * angle)
     # The other half of the circle has the conjugate terms, so every point counts twice,
     # except those on the real axis.
-    is_real = (index == 0) | (2 * index == points)
+    is_real = (indices == 0) | (2 * indices == points)
     multiplicity = np.where(is_real, 1.0, 2.0)
     probability = float(np.sum(multiplicity * (terms * scale).real)) / points
     # Rounding may lead out of the interval [0, 1].
@@ -173,8 +173,8 @@ def _missing_terms(task: RecallTask, mass: float, least_mass: float, z: Array) -
     # Likely triggers first: sets then pass the mass early, and fewer keys are needed.
     for p in np.sort(task.probs)[::-1].tolist():
         # If the trigger occurs, the factor is 1 - e^(-pz). To the right of 0 the unit
-        # of this factor is 1. To the left its unit is e^(-pz), in which it is
-        # e^(pz) - 1.
+        # of this factor is 1. To the left its unit is e^(-pz), and the factor in this
+        # unit is e^(pz) - 1.
         sign = np.where(is_right, -1.0, 1.0)
         occurs = sign * np.expm1(np.where(is_right, -p * z, p * z))
         # A set above the mass remains above it whether or not this trigger is added.
@@ -242,7 +242,7 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     weight = binom.pmf(k, M, task.alpha)
     excess = _excess_by_noise(task, M)
     # For some k even the triggers that occurred cost more than ε. Training then fails,
-    # whatever triggers are missing.
+    # whatever triggers are missing. `by_noise` is the probability of these k.
     may_succeed = excess.of_seen <= epsilon
     by_noise = float(weight[excess.of_seen > epsilon].sum())
 
@@ -292,7 +292,8 @@ def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
     """
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums
-    # The first sum is 0, the mass of the empty set, so at least one sum is allowed.
+    # The first sum is 0, the mass of the empty set, so at least one sum is allowed. The
+    # last sum, inf, is never allowed, so every entry has a first refused sum.
     sums = np.append(sums, math.inf)
     first_refused = np.searchsorted(sums, allowed * (1.0 + ROUNDING), side="right")
     chance_by_index = {}
@@ -337,7 +338,7 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     if task.Q > 1:
         bound = float(np.sum(np.exp(M * np.log1p(-task.probs))))
     if task.alpha:
-        # The frequencies below α, and the frequencies above it.
+        # One frequency is below α, and one above.
         for end in (LOWEST_FREQUENCY, HIGHEST_FREQUENCY):
             frequency = _frequency_of_cost(task.alpha, epsilon, end)
             bound += math.exp(-M * _bernoulli_divergence(frequency, task.alpha))

@@ -90,7 +90,7 @@ def simulate(
         Largest number of steps. A run also ends when the loss no longer falls (see
         `icl_theory.descend`).
     callback : callable, optional
-        Called with (step, loss) from time to time during a run that takes its steps.
+        Called with (step, loss) from time to time during a run that takes every step.
 
     Returns
     -------

@@ -89,7 +89,7 @@ def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
     """Return the sentences of a task, grouped by the denominator of the attention.
 
     There is one λ for each of the ``groups`` of triggers: either one λ for each trigger
-    or one for all. Sentences of a probability below `RARE` are left out.
+    or one for all. Kinds of sentences with a probability below `RARE` are left out.
     """
     filler_numbers = fillers(task, weights)
     cells_of_task = []
@@ -162,10 +162,10 @@ class _Splits(NamedTuple):
     Each way is listed once for each row.
     """
 
-    row: Words  # 0, 1, ...
-    outputs: Words  # words that are the output
-    blocked: Words  # see `Fillers`
-    remaining: Words  # all other words
+    row: Words  # 0, 1, ..., see `_background`
+    outputs: Words  # how many of the n words are the output y
+    blocked: Words  # how many are blocked, see `Fillers`
+    remaining: Words  # how many are neither
     probability: Array  # of the split
 
 
@@ -224,7 +224,7 @@ def excess(
     v: float,
     gamma: float,
 ) -> Slopes:
-    r"""Return the mean excess over all sentences, its derivatives, and the attention.
+    r"""Average the excess over all sentences, with its derivatives and the attention.
 
     Let A = e^λ/Z and B = 1/Z, with the denominator Z of the attention, and let the word
     x occur n_x times among the words that fill the sentence around the bigrams. The
@@ -232,11 +232,12 @@ def excess(
 
     - v(cA + n_y B) for y, and v n_x B for any other word x that fills,
     - γ(1 + κ v h B) + v(a A + b B) for noise,
-    - v h B for a trigger that is attended to h times, and 0 for C words.
+    - v h B for the trigger q, if it is attended to h > 0 times,
+    - 0 for the other words, of which there are C.
 
-    With the weights "identity", F adds κ times the attention on the words that follow
+    With the weights "identity", F adds κv times the attention on the words that follow
     the trigger, cA + c_τ B, to the logit of noise. 𝒱 lets noise through, which adds
-    c_τ B once more. So a = κc and b = (κ + 1)c_τ. With the weights "projection", F adds
+    v c_τ B. So a = κc and b = (κ + 1)c_τ. With the weights "projection", F adds v times
     the attention on all words that may be outputs: a = c, and b is their number among
     the n words that fill. These weights are called with κ = -1, which stands for κ = 1
     without the term γκ v h B, because 𝒱 blocks the trigger.
@@ -312,7 +313,7 @@ class _AttentionSlopes(NamedTuple):
 
 
 class _MeanOverSentences:
-    """Sums of the excess and of its derivatives over the cells added so far.
+    """Excess and derivatives, summed with probabilities over the cells added so far.
 
     ``shares`` are the probabilities of the sentences of each λ. The other arguments are
     as for `excess`.
@@ -456,8 +457,9 @@ class _MeanOverSentences:
         It is the mean over the counts of the fillers, with its derivatives with respect
         to ``logit`` (``by_top``), to β = vB and to ``logits.rest``.
         """
-        # The n words are spread over y and all fillers. The density sets the nodes of
-        # the integral. The density must be positive, even if n = 0.
+        # The n words are spread over y and all fillers. The density, the mean number of
+        # times that one of them occurs, sets the nodes of the integral. It must be
+        # positive, even if n = 0.
         different_words = (
             1
             + self.filler_numbers.loud

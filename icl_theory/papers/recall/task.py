@@ -60,9 +60,9 @@ def check_sentences(data: Sentences, task: RecallTask) -> Sentences:
         ("outputs", data.output, task.V),
         ("triggers", data.trigger, task.Q),
     )
-    for name, words, limit in limits:
-        smallest = words.min()
-        largest = words.max()
+    for name, numbers, limit in limits:
+        smallest = numbers.min()
+        largest = numbers.max()
         if not 0 <= smallest <= largest < limit:
             raise ValueError(
                 f"data has {name} {smallest} to {largest}: must be sentences of the"
@@ -238,7 +238,7 @@ class RecallTask:
     @property
     def uniform(self) -> bool:
         """Whether all triggers are equally likely."""
-        # Given probabilities were normalised, so equal ones may differ by rounding.
+        # Normalising ``probs`` rounds, so that equal probabilities may differ a little.
         return bool(np.ptp(self.probs) <= 1e-15)
 
     @cached_property
@@ -396,8 +396,8 @@ class RecallTask:
     def _outputs_of(self, words: Words) -> Words:
         """Output of each sentence; refuse sentences that the task cannot produce."""
         q = words[:, -1:]
-        # The outputs that follow the trigger, and -1 at all other places: where another
-        # word than the trigger precedes, and where noise follows.
+        # Each word from the second on, if it follows the trigger and is not noise, and
+        # otherwise -1.
         after_trigger = np.where(words[:, :-1] == q, words[:, 1:], -1)
         after_trigger[after_trigger == self.noise_word] = -1
         output = after_trigger.max(axis=1)  # -1 if there is none
@@ -428,7 +428,8 @@ class RecallTask:
         # A bool is an int in Python, but no number of words. The check of iterables
         # below refuses it.
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
-            # Generous: a word takes about 200 bytes, and a million of them 200 MB.
+            # The limit is generous. A word takes about 200 bytes, so a million words
+            # take 200 MB.
             count = integer(name, value, minimum=1, maximum=10**6)
             check_fits(name, value, 200.0 * count)
             if first + count >= self.V:
@@ -483,33 +484,33 @@ class RecallTask:
     def _slots(
         self, rng: np.random.Generator, size: int, k: int
     ) -> tuple[Words, Words]:
-        """Draw places of k blocks for some sentences, and random ranks of the blocks.
+        """Draw slots of k blocks for some sentences, and random ranks of the blocks.
 
         With each block counted as one word, the first H - 1 words of a sentence are
-        H - 1 - k places. The places of a sentence are in increasing order, and its
-        ranks are 0 to k - 1 in random order. Both arrays are (size k,), sentence by
+        H - 1 - k slots. The returned slots of a sentence are in increasing order, and
+        its ranks are 0 to k - 1 in random order. Both arrays are (size k,), sentence by
         sentence.
         """
         if self.law == "markov":
-            # Give the places random ranks. The places of the ranks 0, ..., k - 1 have
+            # Give all slots random ranks. The slots of the ranks 0, ..., k - 1 have
             # blocks. `argsort` gives the order of numbers, and `argsort` of that order
             # gives their ranks.
             uniform = rng.random((size, self.H - 1 - k))
             rank = np.argsort(uniform, axis=1).argsort(axis=1)
             sentence, slot = np.nonzero(rank < k)
             return slot, rank[sentence, slot]
-        # A planted sentence has few blocks. Draw each place by its number among the
-        # places that are still free, and then add one for each taken place at or before
+        # A planted sentence has few blocks. Draw each slot by its number among the
+        # slots that are still free, and then add one for each taken slot at or before
         # it, in increasing order.
-        places = np.empty((size, 0), dtype=np.intp)
-        for taken in range(k):
-            place = rng.integers(self.H - 1 - k - taken, size=size)
-            for taken_place in np.sort(places, axis=1).T:
-                place += place >= taken_place
-            places = np.column_stack([places, place])
-        # The order in which the places were drawn is random, so it gives the ranks.
-        order = np.argsort(places, axis=1)
-        return np.take_along_axis(places, order, axis=1).ravel(), order.ravel()
+        slots = np.empty((size, 0), dtype=np.intp)
+        for taken_count in range(k):
+            new_slot = rng.integers(self.H - 1 - k - taken_count, size=size)
+            for taken_slot in np.sort(slots, axis=1).T:
+                new_slot += new_slot >= taken_slot
+            slots = np.column_stack([slots, new_slot])
+        # The order in which the slots were drawn is random, so it gives the ranks.
+        order = np.argsort(slots, axis=1)
+        return np.take_along_axis(slots, order, axis=1).ravel(), order.ravel()
 
     def _draw_counts(
         self, rng: np.random.Generator, trigger: Words

@@ -43,7 +43,7 @@ from icl_theory.papers.recall.task import BYTES_PER_WORD, LAWS, RecallTask, Sent
 from icl_theory.papers.recall.weights import WEIGHTS, estimated_gamma
 
 MODELS = ("full", "attention", "reparameterised")
-# Observed values that are columns of a sweep, at the end of a run.
+# Observed values that a sweep has as columns, each at the end of the run.
 LAST = ("seen_loss", "unseen_loss", "output", "noise")
 # Added to the scores of ReLU attention, as in the paper's experiments.
 PUBLISHED_KINK = 1e-8
@@ -92,7 +92,7 @@ class Training(Family):
         sentences, which are taken one batch after the other.
     scale : float, optional
         Standard deviation of the initial entries times √(2V), or 0 to start from zero;
-        by default 0 for W alone, else ½.
+        by default 0 for W alone, else ½. The reparameterised model starts from zero.
     start : array_like, optional
         All parameters at step 0 in one vector, instead of the random ones: the
         matrices row after row, or λ and, if they are trained, v and γ.
@@ -167,7 +167,7 @@ class Training(Family):
 
     def validate(self) -> None:
         """Refuse contradictory parameters, and a start at a critical point."""
-        # The risk checks its parameters.
+        # Making the risk checks its parameters.
         if math.isinf(self.M):
             self.risk()
         else:

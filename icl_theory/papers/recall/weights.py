@@ -1,8 +1,9 @@
 """Value and feed-forward matrices: two published ways to write the same transformer.
 
 A word x has two embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before
-another one. The embeddings are the unit vectors of the columns x and V + x. τ is the
-noise word, q a trigger, v the scale of the values 𝒱, and F the feed-forward matrix.
+another one. The embeddings are unit vectors, with a 1 at the places x and V + x. τ is
+the noise word, q a trigger, v the scale of the values 𝒱, W the attention matrix, and F
+the feed-forward matrix.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from icl_theory._validate import Array, argument_error, choice, integer
 from icl_theory.papers.recall.task import RecallTask, Sentences
 
+# The two ways, see `gates`.
 WEIGHTS = ("projection", "identity")
 
 
@@ -33,8 +35,9 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
         )
     if weights == "projection":
         return
-    # W has the term -E(τ), which cancels the score of τ after the trigger. In planted
-    # sentences τ occurs nowhere else.
+    # With "identity" and noise, W has the term -E(τ), which cancels the score of τ
+    # after the trigger. It lowers the score of τ everywhere, but in planted sentences τ
+    # occurs nowhere else.
     if noisy and task.law != "planted":
         raise argument_error(
             "weights",
@@ -53,8 +56,8 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     r"""Return the fixed matrices 𝒱 (for v = 1) and F, (2V, 2V) each.
 
-    𝒱 decides which words attention can predict. F adds to the logit of noise: γ if the
-    sentence ends with a trigger, and also the attention on words that may be outputs
+    𝒱 decides which words attention can predict. F adds to the logit of noise: γ for the
+    trigger at the end, and also the attention on words that may be outputs
     ("projection") or that follow a trigger ("identity"). With "projection" the matrices
     are :math:`\mathcal V = \sum_x E(x)E(x)^\top` and :math:`F = \gamma\sum_q
     E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top`, over the words x that may be outputs.
@@ -79,11 +82,11 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 
 
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
-    """Return the log-odds of noise in the sentences, or in the task without sentences.
+    """Return the log-odds of noise: those in ``data``, or without data the task's.
 
-    If the task has no noise, the log-odds have no effect, and are 0. If one of the two
-    kinds of answers does not occur in the sentences, it counts as half an answer, so
-    that the log-odds are finite.
+    If the task has no noise, the log-odds have no effect, and are 0. Answers are noise
+    or outputs. If one kind does not occur in the sentences, it counts as half an
+    answer, so that the log-odds are finite.
     """
     if not task.alpha:
         return 0.0

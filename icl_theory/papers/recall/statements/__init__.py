@@ -8,6 +8,7 @@ from pathlib import Path
 from icl_theory.papers.recall.statements import model, training
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
+# What we reconstructed of a statement, see `Reading`.
 WORDS = "the formula, from the words of the text"
 RATE = (
     "the exponent; a public review (ICLR 2026, Reviewer 4) quotes ηt/√|Q| from the"

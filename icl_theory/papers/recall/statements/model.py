@@ -7,8 +7,8 @@ number of words. `RecallRisk` is the exact loss of the strengths λ of the trigg
 scale v of the values 𝒱 (with softmax attention) and the log-odds γ of noise (with
 noise). `TransformerRisk` is the loss of the matrices W, 𝒱 and F (attention, values, and
 feed-forward layer) on sampled sentences, computed word by word. `reparameterised`
-returns this loss as a function of λ, v and γ. The ``map.inward`` of the function
-returns the flat matrices for given λ, v and γ.
+returns this loss as a risk of λ, v and γ. The ``map.inward`` of this new risk returns
+the flat matrices for given λ, v and γ.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from icl_theory.statements.statement import OURS, Statement, Status
 
 # Law of the sentences and form of the weights, in the paper's setting and in ours.
 SETTINGS = (("planted", "identity"), ("markov", "projection"))
+# The source of a row. The braces are for the place in the paper.
 PAPER = "recall paper, {} (reconstructed)"
 # Stands for no word. Words are numbers from 0 on.
 NO_WORD = -1
@@ -179,7 +180,8 @@ def _p_value_of_fit(pmf: Array, c: Words, c_tau: Words) -> float:
     expected = len(c) * pmf
     observed = np.zeros_like(pmf)
     np.add.at(observed, (c, c_tau), 1.0)
-    # χ² is approximate if few cases are expected. The usual rule asks for five or more.
+    # The χ² law is inaccurate if few cases are expected. The usual rule asks for five
+    # or more in each class, and ten are on the safe side.
     frequent = expected >= 10
     observed = np.append(observed[frequent], observed[~frequent].sum())
     expected = np.append(expected[frequent], expected[~frequent].sum())
@@ -201,7 +203,7 @@ def lemma_adding(quick: bool) -> Errors:
         ("linear", "relu"), noise=0.3, size=size, V=9, triggers=2, outputs=3, H=11
     )
     for seed, (task, options, data) in enumerate(settings):
-        # The formula on these sentences, and the transformer on them.
+        # `risk` is the formula on these sentences, and `full` the transformer on them.
         risk = RecallRisk(task, data=data, **options)
         full = reparameterised(TransformerRisk(task, data=data, **options))
         params = np.random.default_rng(seed).uniform(0.0, 2.0, len(risk.initial))
@@ -372,9 +374,10 @@ def certified_bound(quick: bool) -> Claim:
     """
     rng = np.random.default_rng(0)
     ratios = []
-    pairs = [("linear", 0.0), ("relu", 0.0), ("linear", 0.3), ("relu", 0.3)]
+    # attention and α
+    models = [("linear", 0.0), ("relu", 0.0), ("linear", 0.3), ("relu", 0.3)]
     rounds = 3 if quick else 15
-    for attention, alpha in rounds * pairs:
+    for attention, alpha in rounds * models:
         ratios.append(_excess_over_bound(rng, attention, alpha))
     return Claim.of(
         np.max(ratios) <= 1.0,
@@ -393,24 +396,26 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
     """
     Q = int(rng.integers(1, 4))
     V = Q + int(rng.integers(6, 20))
-    drawn_from = RecallTask(V, Q, outputs=2, alpha=alpha, H=9)
-    data = drawn_from.sentences(rng, 200)
+    sampled_task = RecallTask(V, Q, outputs=2, alpha=alpha, H=9)
+    data = sampled_task.sentences(rng, 200)
     # In the sentences the triggers have frequencies that differ from their
     # probabilities p. So the bound is taken for a task with the triggers that occur and
     # with these frequencies.
     occurring = np.unique(data.trigger)
     share = np.bincount(data.trigger, minlength=Q)[occurring] / len(data.trigger)
-    triggers = drawn_from.triggers[occurring]
-    task = RecallTask(V, triggers, drawn_from.outputs, alpha=alpha, H=9, probs=share)
+    triggers = sampled_task.triggers[occurring]
+    task_of_data = RecallTask(
+        V, triggers, sampled_task.outputs, alpha=alpha, H=9, probs=share
+    )
 
     params = rng.uniform(0.0, 12.0, Q)
-    gamma = task.best_gamma if alpha else None
-    full = reparameterised(TransformerRisk(drawn_from, attention, data=data), gamma)
-    bayes_loss = _bayes_loss(task, data) if alpha else 0.0
+    gamma = task_of_data.best_gamma if alpha else None
+    full = reparameterised(TransformerRisk(sampled_task, attention, data=data), gamma)
+    bayes_loss = _bayes_loss(task_of_data, data) if alpha else 0.0
     excess = full.loss(params) - bayes_loss
     # The risk only says which bound applies. The bound is taken at the λ of the
     # triggers that occur.
-    risk = RecallRisk(task, attention, gamma=gamma)
+    risk = RecallRisk(task_of_data, attention, gamma=gamma)
     return excess / loss_bound(risk, params[occurring])
 
 
@@ -463,7 +468,7 @@ def _against_sentences(
 ) -> _AgainstSentences:
     """Compare the loss with sampled sentences, and the gradient with differences.
 
-    There are ``batches`` of 200 sentences.
+    ``batches`` is the number of batches, of 200 sentences each.
     """
     Q = 1 if alpha else 2
     task = RecallTask(V=12, triggers=Q, outputs=3, alpha=alpha, H=H, law=law)
@@ -484,10 +489,10 @@ def _against_sentences(
     n = len(params)
     directions = np.full((1, n), n**-0.5) if quick else np.eye(n)
     gradient_errors = []
-    for checked in risks:
-        # Differences of the loss along each direction, divided by the distance.
-        slopes = [differences(checked.loss, params, along) for along in directions]
-        gradient_errors.append(apart(directions @ checked.gradient(params), slopes))
+    for model in risks:
+        # Difference quotients of the loss, one along each direction.
+        slopes = [differences(model.loss, params, along) for along in directions]
+        gradient_errors.append(apart(directions @ model.gradient(params), slopes))
     return _AgainstSentences(z=z, gradient_error=max(gradient_errors))
 
 
@@ -534,7 +539,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
 
 
 class _TestLosses(NamedTuple):
-    """Losses at the end of training, on outputs seen in training and on others."""
+    """Losses at a step, on outputs that training has seen and on others."""
 
     seen: float
     unseen: float
@@ -694,12 +699,12 @@ def unseen_rows(quick: bool) -> Claim:
     an answer
     """
     steps = 100 if quick else 400
-    trained = []
+    value_matrices = []
     for attention, alpha in itertools.product(("relu", "softmax"), (0.0, 0.2)):
-        trained.append(_train_value_matrix(attention, alpha, steps))
-    growth = max(matrix.growth for matrix in trained)
-    of_answers = min(matrix.of_answers for matrix in trained)
-    of_unseen = max(matrix.of_unseen for matrix in trained)
+        value_matrices.append(_train_value_matrix(attention, alpha, steps))
+    growth = max(matrix.growth for matrix in value_matrices)
+    of_answers = min(matrix.of_answers for matrix in value_matrices)
+    of_unseen = max(matrix.of_unseen for matrix in value_matrices)
     # The rows of answers must have grown, by any clear amount: by 0.22 in a full run.
     answers_grow = of_answers > 0.1
     # Only rounding may make an entry grow in the row of a word that is never an answer.
@@ -852,6 +857,7 @@ def layer_logits(quick: bool) -> Errors:
     """attention adds λ to the logit of the output alone, F adds γ + λ to that of noise
     alone: the largest of F's is noise once λ > ln((1-α)/α)
     """
+    # For α = 0.2 the limit ln((1-α)/α) = 1.39 is between two of the strengths.
     for alpha, strength in itertools.product((0.2, 0.5, 0.8), (0.5, 1.3, 1.5, 43.0)):
         full = TransformerRisk(noisy_task(alpha), "relu", weights="identity", tests=64)
         gamma = math.log(alpha / (1.0 - alpha))

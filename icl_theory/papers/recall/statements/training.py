@@ -167,7 +167,7 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
     measured_costs, predicted_costs, standard_error = missing_costs(task, sizes, sets)
     # the indices of three sizes
     shown_indices = sorted({0, len(sizes) // 3, len(sizes) // 2})
-    figures = ", ".join(
+    costs_in_words = ", ".join(
         f"{measured_costs[i]:.2g} ± {standard_error[i]:.1g}"
         f" ({predicted_costs[i]:.2g}) for M = {sizes[i]}"
         for i in shown_indices
@@ -186,7 +186,8 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
     negation = "" if z < 3.5 else "not "
     return (
         f"Without noise {negation}only the triggers that are missing"
-        f" from the sentences: the mean population loss in the end is {figures};"
+        " from the sentences: the mean population loss in the end is"
+        f" {costs_in_words};"
         " predicted ln V Σ p_q (1-p_q)^M in brackets, ± the standard deviation of a"
         f" mean over {sets} sets by the same prediction. Largest distance for M ="
         f" {sizes[0]}..{sizes[is_compared][-1]}: {z:.1f} of these."
@@ -207,7 +208,8 @@ def _cost_of_noise(
         V=50, triggers=4, outputs=8, alpha=0.2, probs=list(PROBS), counts=ONCE
     )
     steps = 100 if quick else 200
-    # Every other size saves time, and includes the first and the last one.
+    # To save time, only every other size is measured, among them the first and the last
+    # one.
     measured_sizes = sizes[::2]
     mean_costs = []
     for M in measured_sizes.tolist():
@@ -484,6 +486,7 @@ def final_rate(risk: RecallRisk, eta: float, log_fall: float) -> float:
     is measured over the second half of the run.
     """
     predicted_rate = decay_rate(risk.task, eta, risk.attention)
+    # an even number of steps, so that the run has two equal halves
     steps = 2 * math.ceil(0.5 * log_fall / predicted_rate)
     return _last_rate(descend(risk, eta, rule="ngd", steps=steps))
 
@@ -524,8 +527,8 @@ def costs(
     # which is computed once.
     excesses = list[float]()
     excess_of_counts = dict[bytes, float]()
-    for number in range(sets):
-        data = task.sentences(np.random.default_rng([M, number]), M)
+    for set_index in range(sets):
+        data = task.sentences(np.random.default_rng([M, set_index]), M)
         # One number for each sentence stands for its trigger and its count c < H of
         # bigrams. The order of the sentences does not matter.
         pairs = np.sort(data.trigger * task.H + data.c)
@@ -581,8 +584,8 @@ def _compare_with_line(Q: int, eta: float, attention: str) -> _ComparedWithLine:
     error = off(run.states[1:], eta * run.t[1:, None] / math.sqrt(Q))
 
     # The numbers of steps to a loss of 1e-6, with a λ for each trigger, with one tied
-    # λ, and by the closed form. Without noise the Bayes risk is 0, so that `above` is a
-    # loss, too.
+    # λ, and by the closed form. Without noise the Bayes risk is 0, so the target excess
+    # `above` is a target loss.
     numbers_of_steps = {descend(risk, eta, rule="ngd", epsilon=1e-6).steps}
     for method in ("exact", "closed"):
         tied_run = simulate(
@@ -682,6 +685,7 @@ def plain_descent(quick: bool) -> Claim:
             probs=[0.5, 0.3, 0.2],
             counts=Counts.fixed(c=2, c_tau=1),
         )
+        # The default rule is plain descent.
         run = descend(RecallRisk(task, attention), eta, steps=steps)
         tail = float(run.t[-1] * run.observed["excess"][-1])
         ratios.append(tail / plain_tail(task, eta, attention))
@@ -796,7 +800,8 @@ def softmax_rate(quick: bool) -> Claim:
     as_predicted = apart(ratios, 1.0) < 0.03
     alone_stays_above = abs(alone.end - alone.least) < 1e-6
     alone_as_predicted = abs(alone.rate_ratio - 1.0) < 0.01
-    # The logarithms in the law with noise make rates a little smaller.
+    # With noise the predicted rate holds only up to logarithms, which make the measured
+    # rates a little smaller.
     noise_as_predicted = min(noisy_ratios) > 0.85 and max(noisy_ratios) < 1.0
     return Claim.of(
         as_predicted
@@ -857,8 +862,8 @@ def starts(quick: bool) -> Claim:
     eta = 0.8 if quick else 0.05
     steps = 25 if quick else 1500
     from_zero = {alpha: _start_from_zero(alpha, eta) for alpha in alphas}
-    learnt = [alpha for alpha, start in from_zero.items() if start.learns]
-    predicted = [alpha for alpha, start in from_zero.items() if start.v_grows]
+    learnt_alphas = [alpha for alpha, start in from_zero.items() if start.learns]
+    predicted_alphas = [alpha for alpha, start in from_zero.items() if start.v_grows]
     # Three starts (λ, v) at α = 0.2. For this α the derivative ∂L/∂v at v = 0 is
     # negative from λ = 0.2425 on (docs/theory/recall.md).
     risk = _softmax_with_noise(0.2)
@@ -874,12 +879,12 @@ def starts(quick: bool) -> Claim:
     # between would do.
     starts_divide = max(end_from_half, end_from_above) < 0.01 < 3.0 < end_from_below
     return Claim.of(
-        learnt == predicted and starts_divide,
+        learnt_alphas == predicted_alphas and starts_divide,
         f"the paper's setting, V = 60, H = 256, one trigger, η = {eta:g}, α ="
         f" {listed(alphas)}; {steps} steps from three starts at α = 0.2",
-        f"from zero it learns at α = {listed(learnt)} alone; at α = 0.2 the excess"
-        f" ends at {listed(ends, '.0e')} from (λ, v) = (½, ½), (0.25, 0), (0.24, 0);"
-        f" along v = λ it rises by {barrier:.1e}",
+        f"from zero it learns at α = {listed(learnt_alphas)} alone; at α = 0.2 the"
+        f" excess ends at {listed(ends, '.0e')} from (λ, v) = (½, ½), (0.25, 0),"
+        f" (0.24, 0); along v = λ it rises by {barrier:.1e}",
         "holds; no barrier has to be passed if λ grows first: with v = 0 the loss"
         " does not depend on λ",
     )
@@ -1003,8 +1008,8 @@ def sample_complexity(quick: bool) -> Claim:
         M = sentences_needed(noisy_task(alpha), epsilon, delta)
         noisy_ratios.append(M * epsilon / math.log(1.0 / delta))
     counted = failures(planted_task(5), M=12, epsilon=0.3, sets=sets, eta=eta)
-    # The orders of magnitude hold with constants near 1: these limits are choices just
-    # outside of the measured ratios.
+    # The orders of magnitude hold with constants near 1. The limits 0.6, 1.05 and 1.2
+    # are choices, just outside the range of the measured ratios.
     are_of_the_order = (
         np.max(ratios) <= 1.05
         and max(noisy_ratios) < 1.2
@@ -1044,16 +1049,16 @@ def failures(
     population = RecallRisk(task)
     for seed in range(sets):
         data = task.sentences(np.random.default_rng(seed), M)
-        trained = descend(
+        run = descend(
             RecallRisk(task, data=data),
             eta,
             rule="ngd",
             steps=round(60.0 / eta),
             give_up=False,
         )
-        if population.excess(trained.params) > epsilon:
+        if population.excess(run.params) > epsilon:
             failed += 1
-    # The number of failures is binomial.
+    # The number of failures has a binomial law.
     expected = sets * chance_of_failure
     deviation = math.sqrt(sets * chance_of_failure * (1.0 - chance_of_failure))
     z = abs(failed - expected) / deviation
@@ -1067,7 +1072,7 @@ def learnt_frequency(quick: bool) -> Claim:
     """
     largest_error = 0.0
     costs_in_units = []  # of 1/(2M)
-    costs_of_largest_M = []
+    costs_of_largest_M = []  # in the same unit
     sizes = (5, 40, 400)
     for alpha, M in itertools.product((0.1, 0.4), sizes):
         risk = RecallRisk(

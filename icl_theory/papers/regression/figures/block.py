@@ -9,12 +9,13 @@ the same learning rate.
 
 Top and middle: cosines of random frequency with a small and a large Lipschitz constant.
 The block first learns to predict without attending. Then it attends to the query's
-feature. The one-matrix model does so after a third to a fifth of the steps. Bottom:
-cosines of one frequency. The value of such a cosine at a feature is a multiple of a
-weighted mean of its values at other features. Under gradient descent the layers after
-the attention supply the factor, and the loss falls without attention on the target;
-other optimisers, such as Adam, end with more attention on the target. "Attention alone"
-is the loss that the block's attention would have in the one-matrix model.
+feature, the target. The one-matrix model does so after a third to a fifth of the steps.
+Bottom: cosines of one frequency. The value of such a cosine at a feature is a multiple
+of a weighted mean of its values at other features. Under gradient descent the layers
+after the attention supply the factor, and the loss falls without attention on the
+target; other optimisers, such as Adam, end with more attention on the target.
+"Attention alone" is the loss that the block's attention would have in the one-matrix
+model.
 """
 
 from __future__ import annotations
@@ -55,18 +56,19 @@ def figure(
     panels: list[Panel] = []
     for title, task in laws.items():
         data = icl.SampledRisk(features, task, N, batch, seed)
-        block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=steps)
+        block_risk = icl.regression.BlockRisk(data, seed=seed)
+        block_run = icl.descend(block_risk, eta, steps=steps)
         # The one-matrix model trains the matrix Q of keys and queries.
-        exact = icl.in_coordinates(
+        matrix_risk = icl.in_coordinates(
             icl.PopulationRisk(features, task, N), "embedding", features.vectors
         )
-        matrix = icl.descend(exact, eta, steps=steps, method="auto")
+        matrix_run = icl.descend(matrix_risk, eta, steps=steps, method="auto")
         attention = [
-            *_attention_curves("one matrix", matrix, K, BLUE),
-            *_attention_curves("block", block, K, RED),
+            *_attention_curves("one matrix", matrix_run, K, BLUE),
+            *_attention_curves("block", block_run, K, RED),
         ]
         is_first = not panels
-        panels.append(Panel(_loss_curves(matrix, block), "step", "loss", title))
+        panels.append(Panel(_loss_curves(matrix_run, block_run), "step", "loss", title))
         panels.append(
             Panel(
                 attention,
@@ -80,15 +82,15 @@ def figure(
     return draw_panels(panels, columns=2, size=(3.4, 2.1))
 
 
-def _loss_curves(matrix: icl.Trajectory, block: icl.Trajectory) -> list[Curve]:
+def _loss_curves(matrix_run: icl.Trajectory, block_run: icl.Trajectory) -> list[Curve]:
     """Return the losses of the one-matrix model, the block, and its attention alone."""
-    observed = block.observed
+    observed = block_run.observed
     return [
-        Curve("one matrix", matrix.t, matrix.loss, colour=BLUE),
-        Curve("block", block.t, observed["test_loss"], colour=RED),
+        Curve("one matrix", matrix_run.t, matrix_run.loss, colour=BLUE),
+        Curve("block", block_run.t, observed["test_loss"], colour=RED),
         Curve(
             "attention alone",
-            block.t,
+            block_run.t,
             observed["attention_loss"],
             style=":",
             colour=ORANGE,
@@ -101,7 +103,8 @@ def _attention_curves(
 ) -> list[Curve]:
     """Return the attention on the target and on other features.
 
-    The first curve is the mean over queries, with a band that contains all of them.
+    The curves are means over the queries. The band of the first one contains all
+    queries.
     """
     target = run.attention  # (T, K)
     mean = target.mean(axis=1)

@@ -8,7 +8,7 @@ step; both are trained by gradient descent. If the cosines have a random frequen
 diagonal fills in both models. If they have one frequency, the diagonal of the block
 stays pale: the values at the two neighbours of a feature tell the block its own value,
 up to a factor that the layers after the attention supply. The features are in the order
-of their phases.
+of their phases ω·x_k in cosines of one frequency ω.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def figure(
         ("one", icl.tasks.RandomCosine(L)),
     ):
         data = icl.SampledRisk(features, task, N, batch, seed)
-        block = icl.descend(
+        block_run = icl.descend(
             icl.regression.BlockRisk(data, seed=seed), eta, steps=max(steps)
         )
         over_scores = icl.PopulationRisk(features, task, N)
         over_matrix = icl.in_coordinates(over_scores, "embedding", features.vectors)
-        matrix = icl.descend(over_matrix, eta, steps=max(steps), method="auto")
+        matrix_run = icl.descend(over_matrix, eta, steps=max(steps), method="auto")
         # The scores of each feature for each query, from the trained matrix Q.
-        scores = core_params(over_matrix, matrix.params)
-        block_maps = [block.at(step).observed["attention_map"] for step in steps]
+        scores = core_params(over_matrix, matrix_run.params)
+        block_maps = [block_run.at(step).observed["attention_map"] for step in steps]
         rows[f"{name} frequency"] = [*block_maps, over_scores.attention(scores)]
     titles = [f"step {step:,}" for step in steps]
     return draw_maps(rows, [*titles, "one matrix"])

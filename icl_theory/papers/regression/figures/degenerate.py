@@ -7,8 +7,9 @@ the other, an example from a public review of the regression paper (ICLR 2026, R
 3). Each of them is 2L/Δ-Lipschitz and meets the paper's condition against degenerate
 functions. But two features of the same half always have the same value, so that the
 constant c_k in the lower bound of Lemma 1 is 0. The loss goes to zero like the loss of
-two features, while the attention on the target stops at 2/K. The lower bound, and
-Proposition 1 with it, therefore need c_k > 0.
+two features. The attention on the target, the query's feature, stops at 2/K, because
+the K/2 features of a half share it equally. The lower bound, and Proposition 1 with it,
+therefore need c_k > 0.
 """
 
 from __future__ import annotations

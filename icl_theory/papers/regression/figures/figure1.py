@@ -2,11 +2,11 @@
 Figure 1: loss and attention, flat and sharp
 ============================================
 
-Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on
-the exact population loss of prompts of N tokens. Dots with bands are a sampled trainer
+Cosine tasks with a small and a large Lipschitz constant. Lines show gradient descent on
+the exact population loss of prompts of N tokens. Dots with bands show a sampled trainer
 on fresh prompts: the mean over independent runs, and two standard errors. The shaded
-phases are the phases for long prompts (N = ∞), and end at the loss ε. In the white area
-after the phases, training goes on beyond ε.
+areas are the phases for long prompts (N = ∞), and the last phase ends at the loss ε. In
+the white area after the phases, training goes on beyond ε.
 
 The length of the features is chosen such that the phases ω·x_k are K equally spaced
 points of a circle. By this symmetry all queries have the same loss and attention, and
@@ -53,11 +53,11 @@ def figure(
     attentions = []
     for L in (flat, sharp):
         task = icl.tasks.RandomCosine(L)
-        long_prompts = icl.simulate(
+        long_prompt_run = icl.simulate(
             L, features.gap, eta, task=task, features=features, epsilon=epsilon
         )
         # Training goes on beyond ε, for as many steps again.
-        steps = 2 * int(long_prompts.t[-1])
+        steps = 2 * int(long_prompt_run.t[-1])
         exact = icl.descend(icl.PopulationRisk(features, task, N=N), eta, steps=steps)
         sampled = [
             icl.descend(
@@ -65,9 +65,9 @@ def figure(
             )
             for seed in range(runs)
         ]
-        title = f"{long_prompts.regime} regime, $L = {L:g}$"
+        title = f"{long_prompt_run.regime} regime, $L = {L:g}$"
         levels = {r"$\epsilon$": epsilon}
-        phases = long_prompts.phases
+        phases = long_prompt_run.phases
         losses.append(_loss_panel(exact, sampled, title, phases, levels))
         attentions.append(_attention_panel(exact, sampled, K, phases))
     return draw_panels([*losses, *attentions], columns=2)

@@ -3,11 +3,11 @@ Figure 4: quadratic tasks on Gaussian inputs
 ============================================
 
 Random second-degree polynomials on inputs from N(0, I), without a finite set of
-features. Lines are gradient descent on the exact loss of infinitely long prompts.
-Dashes are a sampled trainer on fresh prompts of N tokens: its loss on other prompts, as
-the mean over independent runs with two standard errors. Dotted lines are the floors,
-the lowest losses that any parameters have for N = ∞. L is the root mean square
-gradient. We chose all values.
+features. Lines show gradient descent on the exact loss of infinitely long prompts.
+Dashes show a sampled trainer on fresh prompts of N tokens: its loss on other prompts,
+as the mean over independent runs with two standard errors. Dotted lines show the
+floors, the lowest losses that any parameters have for N = ∞. L is the root mean square
+gradient of the polynomials. We chose all values.
 
 The losses of the flat and the sharp regime are one curve at two scales of loss and time
 (lower left, for the largest L of each regime). With a larger L training ends sooner,
@@ -156,7 +156,7 @@ def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> 
 
 
 def _loss_curves(losses: Losses, L: float, colour: str, last: int) -> list[Curve]:
-    """Return the curves of one law: exact, sampled, and its floor."""
+    """Return the curves of one law: exact, sampled, and its floor, to step ``last``."""
     floor = [losses.floor, losses.floor]
     return [
         Curve(f"$L = {L:g}$", losses.exact_steps, losses.exact, colour=colour),
@@ -187,7 +187,8 @@ def _scaled_curves(
         style = "o"
         exact_label = ""
         sampled_label = ""
-        # At most sixteen dots: the places of the saved losses grow by equal factors.
+        # At most sixteen dots: their indices among the saved losses grow by equal
+        # factors.
         shown = np.unique(np.geomspace(1, count - 1, 16).astype(int))
     sampled_steps = np.array(losses.sampled.x)[1:]
     sampled_losses = np.array(losses.sampled.y)[1:]

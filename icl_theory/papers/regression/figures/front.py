@@ -3,11 +3,12 @@ In one picture: how long attention takes to learn
 =================================================
 
 Left, the loss of three runs that differ in the Lipschitz constant L alone. A black dot
-is the step at which the loss reaches ε. Right, the number of steps to ε for every L.
-Left of the threshold L* (flat) the loss reaches ε while attention is still being
-learnt, which takes a time like 1/L². Right of L* (sharp) attention is learnt early, and
-most steps go into a tail that does not depend on L, in which the loss falls like 1/t.
-Steps are counted in closed form, and none of them is taken.
+marks the step at which the loss reaches ε. Right, the number of steps to ε for every L;
+there the dots are the three runs. Left of the threshold L* (flat) the loss reaches ε
+while attention is still being learnt, which takes a time like 1/L². Right of L* (sharp)
+attention is learnt early, and most steps go into a tail that does not depend on L, in
+which the loss falls like 1/t. Steps are counted in closed form, and none of them is
+taken.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Figures 2 and 3: attention maps, flat and sharp
 Attention of each query (column) on each feature (row) at several steps of descent on
 the exact population loss, N = ∞. Columns sum to one, and the diagonal fills. The tasks
 are random cosines over random features. Some features are closer to each other than
-others, and the queries learn at different times. For N = ∞ the square of L multiplies
+others, so the queries learn at different times. For N = ∞ the square of L multiplies
 the learning rate and changes nothing else, so both rows go through the same maps at
 different times.
 """

@@ -80,7 +80,7 @@ def _query(ax: Any, N: int, words: str, true_value: str) -> None:
 
 
 def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:
-    """Draw the scores and attention of the tokens in rows, and the prediction beside.
+    """Draw rows of scores and attention of the tokens, and the prediction beside them.
 
     ``top`` is the height of the title.
     """
@@ -96,7 +96,8 @@ def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:
         [f"{score:.1f}" for score in scores],
         N * ["0.97"],
     )
-    # Colours go from white to blue. Half of the attention or more has the full colour.
+    # Colours go from white to blue. A token with half of the attention or more has the
+    # full colour.
     shades = [
         (1.0 - 0.6 * saturation, 1.0 - 0.4 * saturation, 1.0)
         for saturation in np.minimum(2.0 * attention, 1.0)

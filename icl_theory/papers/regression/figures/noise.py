@@ -6,8 +6,8 @@ Prompts of N tokens with noisy labels. Attention to the query's feature alone wo
 average too few labels. The best attention is therefore below one, and is reached at
 finite scores. The Hessian is positive at these scores, and the loss above its floor
 falls exponentially. Without noise the optimum is at infinity, and the loss falls like
-1/t. Curves end where steps no longer change the loss. On the left they end where
-rounding hides the difference from the floor.
+1/t. Curves end where steps no longer change the loss. On the left they end already
+where rounding hides the difference from the floor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def figure(
     """
     losses = []
     attention = []
-    # Every second curve is dashed, so that one below it can be seen.
+    # Every second curve is dashed, so that a curve beneath it can be seen.
     for noise, style in zip(noises, itertools.cycle(("-", "--"))):
         label = rf"$\sigma = {noise:g}$"
         gamma = L**2 * delta**2 / 2.0  # variogram of any two features

@@ -3,7 +3,7 @@ Update rules: one loss, five optimisers
 =======================================
 
 The exact population loss of in-context regression along runs by gradient descent, the
-heavy ball, Nesterov's momentum, Adam, and AdamW with weight decay. Momentum moves the
+heavy ball, Nesterov's momentum, Adam, and AdamW with weight decay. Momentum β moves the
 curve of gradient descent to the left by the factor 1 - β and keeps its 1/t tail; the
 curves of the heavy ball and of Nesterov's momentum coincide at this scale. Adam's tail
 is exponential until the gradients are as small as Adam's ε. Weight decay ends the tail.

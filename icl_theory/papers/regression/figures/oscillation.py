@@ -69,8 +69,7 @@ def figure(
         curves = _coloured(attention_along(risk), query)
         note = ""
         if isinstance(risk, CountedRisk):
-            # Exact descent on prompts of the same length, around which the sampled run
-            # moves.
+            # The sampled run moves around exact descent on prompts of the same length.
             curves += _dotted(attention_along(short_prompts), query)
             note = "dotted: exact"
         ordinate = f"attention of query {query + 1}"
@@ -80,10 +79,10 @@ def figure(
 
 def _coloured(attention: Array, query: int) -> list[Curve]:
     """Return a named curve for each feature but the query's."""
-    steps, K = attention.shape  # saved steps, from 0
+    states, K = attention.shape  # the states of the steps 0, 1, ...
     other_features = np.delete(np.arange(K), query)
     return [
-        Curve(f"feature {m + 1}", np.arange(steps), attention[:, m], colour=colour)
+        Curve(f"feature {m + 1}", np.arange(states), attention[:, m], colour=colour)
         # The colours repeat if there are more features.
         for m, colour in zip(other_features, itertools.cycle(CYCLE))
     ]
@@ -91,9 +90,9 @@ def _coloured(attention: Array, query: int) -> list[Curve]:
 
 def _dotted(attention: Array, query: int) -> list[Curve]:
     """Return a dotted curve without a name for each feature but the query's."""
-    steps, K = attention.shape
+    states, K = attention.shape
     return [
-        Curve("", np.arange(steps), attention[:, m], style=":", colour="0.4")
+        Curve("", np.arange(states), attention[:, m], style=":", colour="0.4")
         for m in np.delete(np.arange(K), query)
     ]
 

@@ -3,14 +3,15 @@ Phase diagram over L and ε
 ==========================
 
 Steps to the loss ε in closed form on a grid of Lipschitz constants and targets. In the
-flat regime ε is reached before the tail and the steps fall like 1/L²; in the sharp one
-they do not depend on L. Red dots show, for some targets, where the measured exponent d
-ln T/d ln L passes −1, half-way between −2 and 0. The white line is where gradient flow
-predicts this point. The dashed line is the exact L* from which on ε is reached in the
-tail. The dotted line is the leading order of both lines, L*Δ = √(8εK²/(K−1)), where the
-two parts K²/(ηγ) and (K−1)/(4ηε) of the step count are equal. With K = 100 features the
-dashed line is at 1.23 times the dotted one; they agree as K → ∞. Grey: the loss starts
-below ε, and no step is taken.
+flat regime ε is reached before the tail and the number T of steps falls like 1/L²; in
+the sharp one it does not depend on L. Red dots show, for some targets, where the
+measured exponent d ln T/d ln L passes −1, half-way between −2 and 0. The white line is
+where gradient flow predicts this point. The dashed line is the exact L* from which on ε
+is reached in the tail. The dotted line, LΔ = √(8εK²/(K−1)), is the leading order of
+the white and the dashed one: on it the two parts K²/(ηγ) and (K−1)/(4ηε) of T are
+equal, with γ = L²Δ²/2. With K = 100 features the L of the dashed line is 1.23 times the
+L of the dotted one; they agree as K → ∞. Grey: the loss starts below ε, and no step is
+taken.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from icl_theory.engine.trajectory import State
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"K": 50}
-# There are two groups of features: the dominant one, and all rare ones. The curves are
-# for a query of the second group, which has this index.
+# There are two groups of features: the dominant feature alone, and all rare ones. The
+# curves are for a query of the second group, which has this index.
 RARE = 1
 # Scores and attention of a query are in this order, with these names in the legend.
 NAMES = ("own feature", "dominant feature", "all others")
@@ -57,17 +57,17 @@ def figure(
     risk: Any = problem.risk()
     steps = np.linspace(0, int(run.t[-1]), 400).astype(np.int64)
     states = [run.at(step).params for step in steps.tolist()]
-    # The attention has a row for each entry of NAMES, and the scores have rows for the
-    # first two entries.
+    # The attention has a row for each entry of NAMES. The scores, divided by ln K, have
+    # rows for the first two entries.
     attention = np.transpose([risk.attention(params)[RARE] for params in states])
-    scores = np.transpose([params[RARE, :2] / math.log(K) for params in states])
+    scaled_scores = np.transpose([params[RARE, :2] / math.log(K) for params in states])
     # Time in units of K²/η steps.
     times = steps * eta / K**2
     ends = [step * eta / K**2 for step in _ends_of_phases(run, risk, K)]
     attention_panel = _panel(
         times, attention, ends, "attention", f"a rare query, $K={K}$"
     )
-    score_panel = _panel(times, scores, ends, "score / $\\ln K$", "")
+    score_panel = _panel(times, scaled_scores, ends, "score / $\\ln K$", "")
     return draw_panels([attention_panel, score_panel], size=(4.6, 2.0))
 
 

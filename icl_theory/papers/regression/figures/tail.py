@@ -4,8 +4,9 @@ One tail for ten tasks
 
 The loss above its floor times 4ηt/(K−1), along runs on ten different tasks. All curves
 end at 1, whatever the law of the functions, the features, their number and their
-frequencies. One run has finite prompts. For finite prompts the curve must end at 1 only
-if features are exchangeable. Most steps are skipped in every run.
+frequencies. One run has finite prompts. Its limit is 1, too, because its features are
+exchangeable; with finite prompts other features may have another limit. Most steps are
+skipped in every run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def figure(
     for index, (name, risk) in enumerate(_risks(L, seed).items()):
         K = risk.K if isinstance(risk, icl.ExchangeableRisk) else risk.features.K
         run = icl.descend(risk, eta, steps=steps, method="fast")
-        # 1 in the limit of the tail law.
+        # By the tail law this tends to 1.
         scaled = run.t * (run.loss - run.floor) * 4.0 * eta / (K - 1)
         # Once the colours have been used, curves are dashed.
         style = "-" if index < len(CYCLE) else "--"

@@ -2,12 +2,13 @@
 The transition between the regimes
 ==================================
 
-Steps to the loss ε against L, with enough features to make both power laws visible.
-Learning to attend takes K²/(ηγ) ~ 1/L² steps. The tail takes (K−1)/(4ηε) steps, for
-every L. Two points mark the transition between the regimes. At the half-way point L½
-the exponent d ln T/d ln L of gradient flow is −1, half-way from −2 to 0. From L* on the
-loss reaches ε only in the tail: t ε 4η/(K−1) is then below 2. For few features the
-exponent never comes near −2, as the red curve shows.
+The number T of steps to the loss ε against L, with enough features to make both power
+laws visible. Learning to attend takes K²/(ηγ) ~ 1/L² steps. The tail takes (K−1)/(4ηε)
+steps, for every L. Two points mark the transition between the regimes. At the half-way
+point L½ the exponent d ln T/d ln L of gradient flow is −1, half-way from −2 to 0. From
+L* on the loss reaches ε only in the tail, which takes at least half of the T steps: T
+is at most twice (K−1)/(4ηε). For few features the exponent never comes near −2, as the
+red curve shows.
 """
 
 from __future__ import annotations
@@ -49,22 +50,22 @@ def figure(
     steps = sweep.steps.sel(K=K).values
     exponents = {size: sweep.exponent_L.sel(K=size).values for size in (few, K)}
     # The two parts of the number of steps, with γ = ½L²Δ².
-    attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
-    tail = np.full(points, (K - 1) / (4.0 * eta * epsilon))
+    attention_steps = K**2 / (eta * 0.5 * (L * delta) ** 2)
+    tail_steps = np.full(points, (K - 1) / (4.0 * eta * epsilon))
     steps_panel = Panel(
         [
             Curve(f"$T_\\varepsilon$, exact, $K = {K}$", L, steps, colour=BLACK),
             Curve(
                 r"$K^2/(\eta\gamma) \propto L^{-2}$",
                 L,
-                attend,
+                attention_steps,
                 style="--",
                 colour=BLUE,
             ),
             Curve(
                 r"$(K-1)/(4\eta\varepsilon) \propto L^0$",
                 L,
-                tail,
+                tail_steps,
                 style="--",
                 colour=GREEN,
             ),
@@ -73,7 +74,7 @@ def figure(
         r"steps to $\varepsilon$",
         # Each part goes far below the number of steps where the other part dominates,
         # and is cut off where it does.
-        limits=(0.5 * float(tail[0]), 2.0 * float(steps.max())),
+        limits=(0.5 * float(tail_steps[0]), 2.0 * float(steps.max())),
     )
     exponent_panel = Panel(
         [

@@ -32,7 +32,7 @@ def figure(
     period: float = 2.6,
     steps: tuple[int, ...] = (0, 100, 1000, 100_000),
 ) -> Figure:
-    """Draw function, prediction and band at the given steps of one run.
+    """Draw the zigzag, its prediction and the band, at the given steps of one run.
 
     K features are on a line, at distances ``delta``, and ``period`` is the period of
     the zigzag.

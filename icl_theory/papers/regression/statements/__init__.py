@@ -21,6 +21,7 @@ from icl_theory.papers.regression.statements.lemmas import ORDERS
 from icl_theory.papers.regression.theorems.checks import check_bounds
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
+# What we reconstructed of a statement, or what others say about it, see `Reading`.
 ORDER = (
     "the order of magnitude, from the proofs; its constant is fitted on runs from a"
     " smaller range of parameters"
@@ -276,7 +277,7 @@ NONLINEAR_REGRESSION = Paper(
 )
 
 CLAIMS = Claims(
-    (
+    rows=(
         lemmas.lemma_1_identity,
         lemmas.direct_sums,
         lemmas.lemma_1_samples,
@@ -330,8 +331,8 @@ CLAIMS = Claims(
         experiments.unequal_frequencies,
         experiments.other_functions,
     ),
-    questions.QUESTIONS,
-    (NONLINEAR_REGRESSION,),
-    check_bounds,
-    crosscheck,
+    questions=questions.QUESTIONS,
+    papers=(NONLINEAR_REGRESSION,),
+    check=check_bounds,
+    compare=crosscheck,
 )

@@ -3,9 +3,9 @@
 Letters: there are K features, prompts of N tokens, and scores S_mk of feature m for a
 query k. In the exchangeable class all pairs of features have the variogram γ, and one
 number describes the scores: the gap u between the score of the query's own feature and
-all other scores. The attention on the query's own feature is Attn, and 1 - Attn is the
-deficit. The target loss is ε, and c = ηγK/(K-1)² is the step constant at the learning
-rate η.
+the other scores, which are all equal. The attention on the query's own feature is Attn,
+and 1 - Attn is the deficit. The target loss is ε. At the learning rate η the changes of
+u in a step are in proportion to the step constant c = ηγK/(K-1)², see `iterates`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def equivalent(K: int) -> dict[str, tuple[tasks.Task, icl.Features]]:
 def rescaled(law: tasks.Task, features: icl.Features, steps: int) -> Array:
     """Return losses divided by γ along gradient descent at the learning rate 1/γ.
 
-    Here γ is the variogram of two features, which is the same for all pairs.
+    Here γ is the variogram of two features, which is the same for all pairs. In theory
+    the result depends only on K and ``steps``.
     """
     gamma = float(law.variogram(features)[0, 1])  # any pair of features will do
     run = icl.descend(icl.PopulationRisk(features, law), 1.0 / gamma, steps=steps)
