@@ -314,25 +314,24 @@ class _TailWatch:
         self.last_above[above] = t
 
     def add_counted(
-        self, index: Index, is_above: Mask, last_above: Steps, counted_from: Steps
+        self, index: Index, fall: _Fall, last_above: Steps, counted_from: Steps
     ) -> None:
         """Add the counted steps of the points ``index``, (n,) each.
 
-        The steps of a point are counted from the step ``counted_from`` on. ``is_above``
-        says whether the point is above its limit at any counted step. If it is,
-        ``last_above`` is the last such step.
+        The steps of a point are counted from the step ``counted_from`` on, which was
+        observed. If the point is above its limit at any counted step, ``last_above`` is
+        the last such step.
         """
+        is_above = fall.is_above
         last_above_before = self.last_above[index]
         # A run may have been above its limit, then below it when the count began, and
         # then above it again. The first and the last step above the limit do not
         # describe such a run.
         is_twice = is_above & (last_above_before >= 0)
-        is_twice &= last_above_before < counted_from - 1
+        is_twice &= last_above_before < counted_from
         self._doubts.add(Doubt.TAIL_TWICE, index[is_twice])
         is_first = is_above & (self.first_above[index] < 0)
-        # The first counted step above the limit is not searched for. The step where the
-        # count begins stands in its place, and may be earlier.
-        self.first_above[index[is_first]] = counted_from[is_first]
+        self.first_above[index[is_first]] = fall.first_above[is_first]
         self.last_above[index[is_above]] = last_above[is_above]
 
 
@@ -476,7 +475,7 @@ class Batch:
             self.shortest_step[index], self.losses.step(end.u, index)
         )
         last_above = np.where(fall.is_above_at_goal, end.last, fall.last_above)
-        self.tail.add_counted(index, fall.is_above, last_above, counted_from)
+        self.tail.add_counted(index, fall, last_above, counted_from)
 
     def compare_with_simulation(self) -> None:
         """Doubt the points for which a simulation might have other results."""
@@ -603,6 +602,9 @@ class _Fall(NamedTuple):
 
     is_above: Mask  # whether it is above the limit anywhere along the path
     is_above_at_goal: Mask
+    # The first step above the limit, or a later one in the same part of the path;
+    # meaningless for paths that are never above it.
+    first_above: Steps
     last_above: Steps  # last step above the limit; meaningless without a fall
 
 
@@ -690,6 +692,11 @@ class _CountedPath:
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
 
+        # A later step than the first one above the limit makes a doubt more likely, so
+        # it is enough to know the first edge above it.
+        first_edge_above = np.argmax(is_above_at_edges, axis=1)
+        first_above = np.ceil(self.times[self.rows, first_edge_above])
+
         # argmax finds the first True of the reversed edges, which is the last edge
         # above the limit. The run falls to its limit in the part that begins at this
         # edge.
@@ -700,7 +707,12 @@ class _CountedPath:
         self.doubts.add(Doubt.TAIL_UNCERTAIN, self.index[falls & ~is_clear])
         # The first step at or below the limit is the time, rounded up.
         last_above = np.ceil(time.steps) - 1.0
-        return _Fall(is_above, is_above_at_goal, last_above.astype(np.int64))
+        return _Fall(
+            is_above,
+            is_above_at_goal,
+            first_above.astype(np.int64),
+            last_above.astype(np.int64),
+        )
 
     def end(self) -> _End:
         """Find the first step at or beyond the goal, and the position there."""
