@@ -176,8 +176,8 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     order = np.argsort(-log_w, axis=0)  # scores from the largest to the smallest
     falling = np.take_along_axis(log_w, order, axis=0)
     is_finite = np.isfinite(falling[1:])
-    # Gaps are differences of neighbouring scores. Differences from the largest score
-    # might overflow.
+    # Gaps are computed from neighbouring scores, because differences from the largest
+    # score may overflow. A single gap that overflows to inf is cut like a large one.
     with np.errstate(over="ignore"):
         differences = falling[:-1] - np.where(is_finite, falling[1:], 0.0)
     gaps = np.full(is_finite.shape, np.inf)

@@ -184,8 +184,7 @@ def write_fields(
     ``other_kinds`` is None.
 
     A ``reference``, (q, J), has a node for each query and value of s. If it is given,
-    the field at this node is subtracted everywhere, as if the error of this node were
-    subtracted from all errors.
+    the field at this node is subtracted from the field at every node.
     """
     if other_kinds is None:
         write_field(tokens.b, counts[0].rows, form, own_kind, reference)
