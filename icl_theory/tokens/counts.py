@@ -647,9 +647,9 @@ def _sequences(T: int) -> _Sequences:
     # occurs if it is the last one or if the sequence leaves it by a window 01.
     occurs_0 = n01 + (last == 0) > 0
     occurs_1 = n10 + (last == 1) > 0
-    is_real = ((n00 == 0) | occurs_0) & ((n11 == 0) | occurs_1)
-    counts = np.column_stack([n00, n01, n10, n11])[is_real].astype(np.float64)
-    return _Sequences(first[is_real], last[is_real], counts)
+    is_possible = ((n00 == 0) | occurs_0) & ((n11 == 0) | occurs_1)
+    counts = np.column_stack([n00, n01, n10, n11])[is_possible].astype(np.float64)
+    return _Sequences(first[is_possible], last[is_possible], counts)
 
 
 def _log_beta_binomial(pairs: Array, a: Array) -> Array:

@@ -120,5 +120,8 @@ def log_mean(mean: Array, mean_minus_1: Array) -> Array:
 
 
 def weighted(weights: Array, array: Array, rows: slice = slice(None)) -> Array:
-    """Return the sum of weights_u array_u over the nodes u of a kind, (q, J)."""
+    """Return the sum of weights_u array_u over the nodes u of a kind, (q, J).
+
+    The ``weights`` are (q, U), and the ``array`` is (q, U, J).
+    """
     return np.asarray(np.matmul(weights[:, None, rows], array[:, rows])[:, 0])

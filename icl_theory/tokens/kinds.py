@@ -8,8 +8,9 @@ nodes,
     d_\kappa = \sum_{u \in \kappa} t_u y_u D_u, \qquad
     t_u = \frac{b_u}{G_\kappa} = \frac{\pi_u y_u e^{-y_u}}{G_\kappa} .
 
-If the numbers :math:`n_\kappa` of tokens are independent, and if E is the mean under
-their laws weighted by :math:`\prod G_\kappa^{n_\kappa}`, then
+If the numbers :math:`n_\kappa` of tokens are independent, let P be the mean of
+:math:`\prod G_\kappa^{n_\kappa}`, and let E under the integral be the mean under their
+laws weighted by this product. Then
 
 .. math:: E\Bigl|\frac{\sum w e}{\sum w}\Bigr|^2 = \int_0^\infty P \sum_\kappa \Bigl\{
     E[n_\kappa (n_\kappa - 1)]\,|g_\kappa|^2
@@ -292,7 +293,7 @@ def _chunks(
     M: int,
     together: Together | None,
 ) -> Iterator[Nodes]:
-    """Yield parts of a rule, so short that their largest array stays in the cache."""
+    """Yield parts of a rule, so short that the largest array stays in the cache."""
     K = len(kinds.sizes)
     # The largest array at one value of s has a number for each node, or M coordinates
     # for each kind and, if kinds grow together, for each length.
@@ -303,9 +304,9 @@ def _chunks(
     largest = q * max(U, vectors * M)
     # An upper estimate: 20 such arrays, of 8 bytes a number, exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
-    length = max(1, BLOCK // largest)
-    for start in range(0, len(rule.log_s), length):
-        part = slice(start, start + length)
+    nodes_at_a_time = max(1, BLOCK // largest)
+    for start in range(0, len(rule.log_s), nodes_at_a_time):
+        part = slice(start, start + nodes_at_a_time)
         yield Nodes(rule.log_s[part], rule.weights[part], rule.needed)
 
 

@@ -107,7 +107,7 @@ def mean_log_loss(
     labels : int
         P, number of labels with the logit β n_x.
     silent : int
-        S, number of further labels that the tokens are spread over. Their logits are
+        S, number of further labels that the tokens are spread over. Their e^logit are
         part of C.
     density : float, optional
         A number of tokens per label. If it is given, all n share one set of nodes,
@@ -204,7 +204,7 @@ class _Problem(NamedTuple):
     log_rest: float  # ln C
     tokens: NDArray[np.int64]  # n, (A,)
     P: int  # labels with the logit β n_x
-    S: int  # labels whose logits are part of C
+    S: int  # labels whose e^logit are part of C
 
 
 def _checked(
@@ -411,8 +411,8 @@ class _Functions(NamedTuple):
 def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Functions:
     """Return the generating functions of 1 - E e^(-sT) and of its β-derivative.
 
-    Let r be the mean count of a label, and m = P + S the number of labels. The mean of
-    e^(-s e^(βk)) over the count k of one label has the generating function
+    Let r be the mean count of a label, and m = P + S the number of labels. The
+    function e^(-s e^(βk)) of the count k of one label has the generating function
     e^(z-r) - h(z). So 1 - E e^(-sT) has e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P. The
     ``shift`` is z - r, and ``slope`` the derivative of h with respect to β.
     """
@@ -421,14 +421,16 @@ def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Function
     # e^(z-r) - h = e^(z-r) (1 - ratio)
     ratio = h * np.exp(-shift)
     is_small = np.abs(ratio) < LARGEST_SMALL_RATIO
-    log = _log_1_minus(ratio, is_small)
-    log_whole = (P + S) * shift
+    log_1_minus = _log_1_minus(ratio, is_small)
+    log_first_term = (P + S) * shift  # of e^(m(z-r))
     missing = np.where(
         is_small,
-        -np.exp(log_whole) * np.expm1(P * log),
-        np.exp(log_whole) - np.exp(log_whole + P * log),
+        -np.exp(log_first_term) * np.expm1(P * log_1_minus),
+        np.exp(log_first_term) - np.exp(log_first_term + P * log_1_minus),
     )
-    slope_of_missing = P * slope * np.exp(log_whole - shift + (P - 1) * log)
+    slope_of_missing = (
+        P * slope * np.exp(log_first_term - shift + (P - 1) * log_1_minus)
+    )
     return _Functions(missing, slope_of_missing)
 
 

@@ -335,7 +335,7 @@ class _Poisson(Lengths):
         power = _exp(self.rate * np.expm1(log)) / self._share
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
-            # e^(λG - λ) (1 - e^(-λG)) is e^(-λ) times e^(λG) - 1, the numerator of φ.
+            # e^(λG - λ) (1 - e^(-λG)) is e^(λG) - 1, the numerator of φ, times e^(-λ).
             derivatives[0] = power * -np.expm1(-self.rate * mean)
         return derivatives
 
@@ -383,8 +383,9 @@ class _Geometric(Lengths):
         if self.least == 0:
             return derivatives
         # d^k/dG^k (G f) = G f^(k) + k f^(k-1)
-        of_order_below = [np.zeros_like(mean), *derivatives]
-        return [mean * derivatives[k] + k * of_order_below[k] for k in range(order + 1)]
+        # The entry k is the derivative of the order k - 1.
+        one_below = [np.zeros_like(mean), *derivatives]
+        return [mean * derivatives[k] + k * one_below[k] for k in range(order + 1)]
 
 
 def power_derivatives(

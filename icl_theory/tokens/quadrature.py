@@ -90,8 +90,8 @@ def trapezoid(
     # Scores of -inf belong to nodes that never occur.
     lowest_score = np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
     # x - ``last`` at the last node, where ln s = ``last`` - ln n - ln w_min.
-    beyond = math.log(N / shortest) - lowest_score
-    needed = ((last - first + beyond) / step).astype(np.intp) + 1
+    x_beyond_last = math.log(N / shortest) - lowest_score
+    needed = ((last - first + x_beyond_last) / step).astype(np.intp) + 1
     x: Array = first + step * np.arange(float(needed.max(initial=1)))
     tail = np.exp(-x)
     return Nodes(x - tail - math.log(N), step * (1.0 + tail), needed)

@@ -536,8 +536,8 @@ class TokenRisk(Risk):
             # Write C z to ``out`` for the matrices C = e eᵀ of some queries. The array
             # z has only the given rows; it is zero in all others. C z = e (eᵀ z) takes
             # fewer products than C itself.
-            mean_error = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)
-            np.matmul(e[queries], mean_error, out=out)
+            error_sums = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)  # eᵀ z
+            np.matmul(e[queries], error_sums, out=out)
 
         return of_one_kind(
             scores, probs, self.mean_square, self.counts[0], form, step, spread
@@ -552,8 +552,9 @@ class TokenRisk(Risk):
     ) -> list[NDArray[np.int64]]:
         """Draw the numbers of tokens in ``size`` prompts, (size,), for each kind."""
         if self._together is not None:
-            which = rng.choice(len(self._together.probs), size, p=self._together.probs)
-            return [*self._together.numbers[which].T.astype(np.int64)]
+            probs = self._together.probs
+            length_index = rng.choice(len(probs), size, p=probs)
+            return [*self._together.numbers[length_index].T.astype(np.int64)]
         lengths = []
         for count in self.counts:
             length = np.full(size, count.places)
@@ -670,7 +671,8 @@ class DrawnTokens(NamedTuple):
 
     query: Indices  # number of the query, (B, 1)
     node: Indices  # number of the node of each token, (B, N)
-    is_missing: NDArray[np.bool_]  # whether a token is beyond the prompt's length
+    # Whether a token is beyond the prompt's length, (B, N).
+    is_missing: NDArray[np.bool_]
     noise: Array  # value of a token minus the mean value of its node, (B, N)
 
 

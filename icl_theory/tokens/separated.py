@@ -90,10 +90,10 @@ def is_separated(
     Two nodes share the attention of a prompt if neither has nearly all or nearly none
     of it. The mean of the shared attention, the product of the two attentions, is at
     most the smaller of the two mean attentions, and at most N times the ratio of the
-    smaller weight to the larger one. If the shared
-    attention is not small, but the gradient is, then the gradients of different prompts
-    cancel each other, as they do near a minimum. A sum over pairs would then be no
-    better. All arrays are for one query, (U,).
+    smaller weight to the larger one. If the shared attention is not small, but the
+    gradient is, then the gradients of different prompts cancel each other, as they do
+    near a minimum. A sum over pairs would then be no better. All arrays are for one
+    query, (U,).
     """
     most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     most_attended = most_attended[attention[most_attended] > 0.0]
@@ -123,7 +123,7 @@ def _shared_attention(
     """Bound the mean attention that the nodes of each pair share, (nodes, nodes).
 
     The shared attention is at most the smaller of the two mean attentions, and at most
-    the ``ratio``.
+    the ``ratio`` N w_v/w_u, with the smaller weight w_v.
     """
     smaller = np.minimum(attention[nodes, None], attention[nodes])
     shared_attention = np.minimum(smaller, ratio)
@@ -138,10 +138,11 @@ def _shared_attention(
 def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
     """Bound (e_u - e_v)·ē for each pair of nodes u and v.
 
-    The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖, because
-    the attention is at most 1 on u and at most ``ratio`` on v, the node of the smaller
-    weight. The spread of the tokens around e_u and e_v, D_u - ‖e_u‖² and D_v - ‖e_v‖²,
-    enters with the same factors. The arrays are for the compared nodes only.
+    The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖, if u
+    has the larger weight, because the attention is at most 1 on u and at most ``ratio``
+    on v (see `_shared_attention`). The spread of the tokens around e_u and e_v,
+    D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with the same factors. The arrays are for the
+    compared nodes only.
     """
     square = np.maximum(np.diagonal(C), 0.0)  # ‖e_u‖² = E|e_u|²
     # ‖e_u - e_v‖² = ‖e_u‖² + ‖e_v‖² - 2 C_uv
@@ -263,10 +264,11 @@ def _pairs_of_kinds(
         write_field(tokens.b, rows, form, field_of_kind, reference)
         # The token at v is of kind k, and does not act on itself. So for its kind the
         # field comes from E[n(n-1)]/E[n] tokens instead of E[n].
-        further = np.divide(
+        further_tokens = np.divide(
             number_of_pairs, number, out=np.zeros_like(number), where=number != 0.0
         )
-        fields = all_fields - (number - further) * (first * b * field_of_kind[0])
+        excess = number - further_tokens
+        fields = all_fields - excess * (first * b * field_of_kind[0])
         tokens_at_v = number * b[rows]
         pairs.field[:, rows] = fields @ tokens_at_v.T
         pairs.twice[:, rows] = (first * b) @ (tokens_at_v * y[rows]).T

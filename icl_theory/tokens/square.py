@@ -344,7 +344,8 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     twice = weighted(queries.D, work.b_y)
     integrand = orders.second * pairs + orders.first * twice
     derivative_in_G = orders.third * pairs + orders.second * twice
-    # The scale of a query is the sum of the sizes of all terms of its gradient.
+    # The gradient of twice the loss. The scale of a query is the sum of the sizes of
+    # all terms of this gradient.
     gradient, scale = _gradient(work, queries.D, orders, derivative_in_G)
     result = Moments(
         loss=0.5 * np.einsum("qj->q", integrand),

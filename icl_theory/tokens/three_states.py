@@ -192,8 +192,8 @@ class ThreeStateCounts(CountLaw):
         # Row 0 counts the tokens whose predecessor equals the last symbol 0. All other
         # tokens have another predecessor.
         if not self.first:
-            counts_without_first = np.hstack([row_0, totals - row_0])
-            return counts_without_first, np.sum(per_start, axis=0), truth
+            counts_of_six_kinds = np.hstack([row_0, totals - row_0])
+            return counts_of_six_kinds, np.sum(per_start, axis=0), truth
         # The first symbol is a token of its own kind, so each start has its own rows.
         counts = []
         for start in np.eye(3):
