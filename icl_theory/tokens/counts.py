@@ -233,7 +233,7 @@ class IndependentCounts(CountLaw):
         return np.column_stack([counts, remaining])
 
     def _likely_numbers(self, probs: Array) -> tuple[int, int]:
-        """Return the least and the largest number of tokens of a kind.
+        """Return the least and the largest likely number of tokens of a kind.
 
         A number outside this range is rarer than ``rare`` under every task. The kind
         has the probabilities ``probs`` under the tasks.
@@ -275,7 +275,7 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Let m tokens
     show other features, and let a of these tokens have the query's label. If this label
     counts as 1 and the opposite label as -1, the sum over the m tokens is D = 2a - m.
-    The law of D is a sum of positive terms, in which nothing cancels:
+    The law of D for a given m is a sum of positive terms, in which nothing cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.
@@ -348,8 +348,9 @@ class TwoStateCounts(CountLaw):
         c_s/n_s & \text{else,}\end{cases}
 
     where P(c | n) is beta-binomial if row s of the chain has a Beta prior, and binomial
-    if the chain is given. With the numbers n_01 and n_10 of windows 01 and 10, the
-    first symbol is x_1 = x_T - n_01 + n_10.
+    if the chain is given. If there are several chains, the probability is a mean over
+    them. With the numbers n_01 and n_10 of windows 01 and 10, the first symbol is
+    x_1 = x_T - n_01 + n_10.
 
     Parameters
     ----------
@@ -632,11 +633,12 @@ def _sequences(T: int) -> _Sequences:
     first, last, changes, n00 = np.indices((2, 2, T, T)).reshape(4, -1)
     # The number of changes is even exactly if the last symbol equals the first one.
     has_right_parity = changes % 2 == (first != last)
-    fits = has_right_parity & (changes + n00 < T)
-    first = first[fits]
-    last = last[fits]
-    changes = changes[fits]
-    n00 = n00[fits]
+    # Of the T - 1 windows, those that are neither changes nor 00 are 11.
+    is_consistent = has_right_parity & (changes + n00 <= T - 1)
+    first = first[is_consistent]
+    last = last[is_consistent]
+    changes = changes[is_consistent]
+    n00 = n00[is_consistent]
     # Windows 01 and 10 are the changes, n01 + n10 of them, and x_T - x_1 = n01 - n10.
     n01 = (changes + last - first) // 2
     n10 = changes - n01
@@ -645,9 +647,9 @@ def _sequences(T: int) -> _Sequences:
     # occurs if it is the last one or if the sequence leaves it by a window 01.
     occurs_0 = n01 + (last == 0) > 0
     occurs_1 = n10 + (last == 1) > 0
-    is_real = ((n00 == 0) | occurs_0) & ((n11 == 0) | occurs_1)
-    counts = np.column_stack([n00, n01, n10, n11])[is_real].astype(np.float64)
-    return _Sequences(first[is_real], last[is_real], counts)
+    is_possible = ((n00 == 0) | occurs_0) & ((n11 == 0) | occurs_1)
+    counts = np.column_stack([n00, n01, n10, n11])[is_possible].astype(np.float64)
+    return _Sequences(first[is_possible], last[is_possible], counts)
 
 
 def _log_beta_binomial(pairs: Array, a: Array) -> Array:
@@ -655,9 +657,10 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
 
     .. math:: \ln \binom{n}{n_0} \frac{B(a_0 + n_0, a_1 + n_1)}{B(a_0, a_1)}
 
-    Here B is the beta function, and :math:`a = (a_0, a_1)` are the parameters.
+    Here n is n_0 + n_1, B is the beta function, and :math:`a = (a_0, a_1)` are the
+    parameters.
 
-    Let g(n, a) be Γ(n + a)/(Γ(a) n!). With n = n_0 + n_1, the probability is
+    Let g(n, a) be Γ(n + a)/(Γ(a) n!). The probability is then
     g(n_0, a_0) g(n_1, a_1)/g(n, a_0 + a_1). The log of g is a sum of logs of ratios
     (`log_rising`), so that no logs of large factorials cancel.
     """
@@ -673,8 +676,8 @@ def log_rising(a: float, most: int) -> Array:
     r"""Return :math:`\ln[\Gamma(n + a)/(\Gamma(a)\, n!)]` for n = 0 ... most."""
     # The ratio of the n-th number to the one before is (n - 1 + a)/n: a for n = 1, and
     # otherwise 1 + (a - 1)/n. So the logs are sums, from ln 1 = 0 for n = 0 on.
-    i = np.arange(2.0, most + 1.0)
-    log_factors = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)])
+    n = np.arange(2.0, most + 1.0)
+    log_factors = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / n)])
     return np.concatenate([[0.0], np.cumsum(log_factors)])
 
 

@@ -169,7 +169,7 @@ def head_functions(
     """Return the functions of one head, at as many values of s as its scores need.
 
     `capped` shifts the largest score to 0, and cuts gaps between neighbouring scores at
-    which the attention underflows.
+    which the square of the attention underflows.
     """
     log_w = capped(scores[:, None])
     rule = trapezoid(log_w, counts, step)
@@ -226,11 +226,11 @@ def _generating_function(
     """Return G = E e^(-y-z) of one kind, and its log, for all s and t, (S, T)."""
     p = probs[rows, None]
     # With α = e^(-y) - 1 and β = e^(-z) - 1, e^(-y-z) - 1 is α + β + αβ, in which
-    # nothing cancels near zero.
-    along_s = p * of_s.decay_minus_1[rows]
-    along_t = of_t.decay_minus_1[rows]
+    # nothing cancels if y and z are small.
+    p_alpha = p * of_s.decay_minus_1[rows]
+    beta = of_t.decay_minus_1[rows]
     mean_minus_1 = (
-        along_s.sum(axis=0)[:, None] + (p * along_t).sum(axis=0) + along_s.T @ along_t
+        p_alpha.sum(axis=0)[:, None] + (p * beta).sum(axis=0) + p_alpha.T @ beta
     )
     mean = x.zeroth[rows].T @ z.zeroth[rows]
     return GeneratingFunction(mean, log_mean(mean, mean_minus_1))

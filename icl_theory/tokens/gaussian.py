@@ -98,14 +98,16 @@ def gaussian_queries(
     nodes extend so far that a prompt of N tokens hardly ever has a token beyond the
     last node. See docs/theory.md, "Gaussian inputs".
     """
-    lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
+    lengths, probs_of_lengths = query_lengths(
+        d, usual_step(d) if step is None else step
+    )
     queries: list[QueryNodes] = []
-    for r, weight in zip(lengths.tolist(), weights.tolist(), strict=True):
+    for r, prob in zip(lengths.tolist(), probs_of_lengths.tolist(), strict=True):
         # The average for this length may have the relative error e^(-log_accuracy).
-        # This error times the probability of the length is e^(-digits). A weight that
-        # has underflowed to 0 is replaced by 1e-300, whose logarithm is finite. The
-        # length is then left out, because log_accuracy is negative.
-        log_accuracy = digits + math.log(max(weight, 1e-300))
+        # This error times the probability of the length is e^(-digits). A probability
+        # that has underflowed to 0 is replaced by 1e-300, whose logarithm is finite.
+        # The length is then left out, because log_accuracy is negative.
+        log_accuracy = digits + math.log(max(prob, 1e-300))
         if log_accuracy < 0.0:
             continue
         # With this h and the largest c, the error e^(-π²/(c r h)) is
@@ -116,7 +118,7 @@ def gaussian_queries(
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)
-        queries.append(QueryNodes(weight, r, X, probs))
+        queries.append(QueryNodes(prob, r, X, probs))
     return queries
 
 

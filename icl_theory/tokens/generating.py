@@ -98,12 +98,12 @@ def generating_function(
     mean = weighted(probs, decay, rows)
     log: Array = np.log(np.maximum(mean, SMALLEST))
     # G falls from each value of s to the next, so only the first columns are near 1.
-    columns = np.count_nonzero((mean > NEAR_1).any(axis=0))
-    minus_y_near_1 = minus_y[:, rows, :columns]
-    decay_minus_1 = np.expm1(minus_y_near_1, out=minus_y_near_1)
+    number_near_1 = np.count_nonzero((mean > NEAR_1).any(axis=0))
+    first_minus_y = minus_y[:, rows, :number_near_1]
+    decay_minus_1 = np.expm1(first_minus_y, out=first_minus_y)
     # G - 1 = Σ_u π_u (e^(-y_u) - 1), in which e^(-y) = 0 at nodes that never occur.
     mean_minus_1 = weighted(probs[:, rows], decay_minus_1) - absent
-    log[:, :columns] = log_mean(mean[:, :columns], mean_minus_1)
+    log[:, :number_near_1] = log_mean(mean[:, :number_near_1], mean_minus_1)
     return GeneratingFunction(mean, log)
 
 
@@ -120,5 +120,8 @@ def log_mean(mean: Array, mean_minus_1: Array) -> Array:
 
 
 def weighted(weights: Array, array: Array, rows: slice = slice(None)) -> Array:
-    """Return the sum of weights_u array_u over the nodes u of a kind, (q, J)."""
+    """Return the sum of weights_u array_u over the nodes u of a kind, (q, J).
+
+    The ``weights`` are (q, U), and the ``array`` is (q, U, J).
+    """
     return np.asarray(np.matmul(weights[:, None, rows], array[:, rows])[:, 0])

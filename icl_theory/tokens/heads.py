@@ -345,9 +345,10 @@ class HeadsRisk(Risk):
 def _score_slopes(mu: Array, attention: Array, token_slopes: Array) -> Array:
     """Return the derivatives of losses with respect to the scores, (B, H, N).
 
-    For token n in head h it is μ_h a_n (f_n - Σ_m a_m f_m). Here a is the ``attention``
-    of the head, (B, H, N), and f are the ``token_slopes``, (B, N): the derivatives of a
-    loss with respect to the part Σ_h μ_h a_hn of token n in the prediction.
+    The derivative for token n in head h is μ_h a_n (f_n - Σ_m a_m f_m). Here a is the
+    ``attention`` of the head, (B, H, N), and f are the ``token_slopes``, (B, N): the
+    derivatives of a loss with respect to the part Σ_h μ_h a_hn of token n in the
+    prediction.
     """
     mean_slope = np.einsum("bhn,bn->bh", attention, token_slopes)
     centred = token_slopes[:, None] - mean_slope[:, :, None]
@@ -380,7 +381,7 @@ def least_output(gram: Array, means: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class GaussianHeadsRisk(WithStart, Risk):
-    r"""The loss of softmax heads over Gaussian inputs.
+    r"""The loss of softmax heads in linear regression on Gaussian inputs.
 
     The parameters are the output weights μ of the H heads and then their inverse
     temperatures ω, (2H,). For a query vector of length r, the score of a token in head
@@ -445,8 +446,9 @@ class GaussianHeadsRisk(WithStart, Risk):
         # The weights of the errors o_h - y and of the target y.
         weights = np.append(output, output.sum() - 1.0)
         loss = 0.5 * float(weights @ gram @ weights)
-        # ω_h changes row h of the Gram matrix, and column h by the same amount. The
-        # weight of o_h - y is the output weight of head h.
+        # ω_h changes row h of the Gram matrix, and column h by the same amount. The two
+        # changes together cancel the factor ½ of the loss. The weight of o_h - y is the
+        # output weight of head h.
         return Eliminated(output, loss, slopes=output * (gram_slopes @ weights))
 
     def quadratic(self, omega: Array) -> tuple[Array, Array]:
@@ -535,7 +537,8 @@ class GaussianHeadsRisk(WithStart, Risk):
         """
         labels = prompts.labels
         size = len(labels) // len(params)
-        # Output weights and inverse temperatures of each prompt's run, (H, RB).
+        # Output weights and inverse temperatures of each prompt's run, (H, RB). In the
+        # sums below, the letter b is for all RB prompts.
         output, omega = np.split(np.repeat(params, size, axis=0).T, 2)
         scores = np.einsum("bnd,bd->bn", prompts.tokens, prompts.query)
         attention, _ = softmax(omega[:, :, None] * scores)
@@ -609,10 +612,10 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
         high = low
         low = LOWEST_LOG_OMEGA
     if slope(high) < 0.0:
-        best = high  # the loss falls up to the largest ω
+        log_omega = high  # the loss falls up to the largest ω
     elif slope(low) >= 0.0:
-        best = low  # the loss is constant, up to rounding, and rises at larger ω
+        log_omega = low  # the loss is constant, up to rounding, and rises at larger ω
     else:
-        best = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
-    omega = math.exp(best)
+        log_omega = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
+    omega = math.exp(log_omega)
     return omega, risk.with_best_output(omega * signs).loss

@@ -8,8 +8,9 @@ nodes,
     d_\kappa = \sum_{u \in \kappa} t_u y_u D_u, \qquad
     t_u = \frac{b_u}{G_\kappa} = \frac{\pi_u y_u e^{-y_u}}{G_\kappa} .
 
-If the numbers :math:`n_\kappa` of tokens are independent, and if E is the mean under
-their laws weighted by :math:`\prod G_\kappa^{n_\kappa}`, then
+If the numbers :math:`n_\kappa` of tokens are independent, let P be the mean of
+:math:`\prod G_\kappa^{n_\kappa}`, and let E under the integral be the mean under their
+laws weighted by this product. Then
 
 .. math:: E\Bigl|\frac{\sum w e}{\sum w}\Bigr|^2 = \int_0^\infty P \sum_\kappa \Bigl\{
     E[n_\kappa (n_\kappa - 1)]\,|g_\kappa|^2
@@ -292,7 +293,7 @@ def _chunks(
     M: int,
     together: Together | None,
 ) -> Iterator[Nodes]:
-    """Yield parts of a rule, so short that their largest array stays in the cache."""
+    """Yield parts of a rule, so short that the largest array stays in the cache."""
     K = len(kinds.sizes)
     # The largest array at one value of s has a number for each node, or M coordinates
     # for each kind and, if kinds grow together, for each length.
@@ -303,9 +304,9 @@ def _chunks(
     largest = q * max(U, vectors * M)
     # An upper estimate: 20 such arrays, of 8 bytes a number, exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
-    length = max(1, BLOCK // largest)
-    for start in range(0, len(rule.log_s), length):
-        part = slice(start, start + length)
+    nodes_at_a_time = max(1, BLOCK // largest)
+    for start in range(0, len(rule.log_s), nodes_at_a_time):
+        part = slice(start, start + nodes_at_a_time)
         yield Nodes(rule.log_s[part], rule.weights[part], rule.needed)
 
 
@@ -344,20 +345,20 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
 
 
 def _log_G(G: Array, y: Array, queries: Queries, kinds: _Kinds) -> Array:
-    """Return ln G, (q, K, J), with `LOG_VANISHED` for a G that is zero."""
+    """Return ln G, (q, K, J), with `LOG_VANISHED` for a G below `SMALLEST`."""
     log_G: Array = np.log(np.maximum(G, SMALLEST))
     log_G[G < SMALLEST] = LOG_VANISHED
     # G falls along the nodes of the rule, so it is near 1 in the first columns only.
-    columns = np.count_nonzero((G > NEAR_1).any(axis=(0, 1)))
-    first_G = G[:, :, :columns]
-    first_log_G = log_G[:, :, :columns]
+    number_near_1 = np.count_nonzero((G > NEAR_1).any(axis=(0, 1)))
+    first_G = G[:, :, :number_near_1]
+    first_log_G = log_G[:, :, :number_near_1]
     # G - 1 = Σ_u π_u (e^(-y_u) - 1), in which e^(-y) = 0 at nodes that never occur.
     probs = queries.probs[:, :, None]
-    G_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :columns]))
+    G_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :number_near_1]))
     # ``queries.probs`` is 0 at these nodes. Their total probability in each kind is in
     # ``queries.absent``, a list of arrays (q, 1).
     G_minus_1 -= np.stack(queries.absent, axis=1)
-    log_G[:, :, :columns] = np.where(
+    log_G[:, :, :number_near_1] = np.where(
         first_G > NEAR_1, log_mean(first_G, G_minus_1), first_log_G
     )
     return log_G
@@ -462,8 +463,8 @@ def _mend_cancelled(
     """Replace gradients in ``result`` that lost digits by sums over pairs.
 
     A gradient is replaced only if the tests of `icl_theory.tokens.separated` say that
-    the sum over pairs is better. The array ``scale``, (q,), holds the sizes of the
-    terms of the gradients. The array ``squares``, (q, U), holds E Σ a_i² over the
+    the sum over pairs is better. The array ``scale``, (q,), holds the sum of the sizes
+    of each gradient's terms. The array ``squares``, (q, U), holds E Σ a_i² over the
     tokens i of each node, with their attentions a. With complex scores, the imaginary
     parts of the result are derivatives along a direction; the tests need the real parts
     only.
@@ -477,7 +478,8 @@ def _mend_cancelled(
         return
     lengths = _counts_of_lengths(kinds, together)
     U = e.shape[1]
-    # The sum has U² terms for each length. More terms than this would take too long.
+    # A sum over pairs has U² terms for each length, and would take too long if it had
+    # more terms than one length with `MOST_PAIRED` nodes.
     if U**2 * len(lengths.counts) > MOST_PAIRED**2:
         return
     # Pairs help only if nearly all attention of a prompt is on tokens with one error,

@@ -44,7 +44,7 @@ BLOCK = 512
 # Log of the factor by which rounding errors may grow: ten digits must remain.
 LARGEST_LOG_GROWTH = math.log(1e-10 / 2.0**-52)
 # Neighbouring float64 numbers of this size are 0.002 apart. Nodes of the integral are
-# 0.25 apart in ln s, and would coincide at logits that are a hundred times as large.
+# 0.25 apart in ln s, and would coincide at logits that are 500 times as large.
 LARGEST_LOGIT = 1e13
 # Larger exponents are cut to this number: exp() of a number above 709 overflows.
 LOG_LARGEST = 700.0
@@ -107,7 +107,7 @@ def mean_log_loss(
     labels : int
         P, number of labels with the logit β n_x.
     silent : int
-        S, number of further labels that the tokens are spread over. Their logits are
+        S, number of further labels that the tokens are spread over. Their e^logit are
         part of C.
     density : float, optional
         A number of tokens per label. If it is given, all n share one set of nodes,
@@ -124,7 +124,7 @@ def mean_log_loss(
     ------
     ValueError
         An argument is out of range; the message names it. Logits beyond 1e13 are out of
-        range, because the nodes of the integral coincide there in float64.
+        range, because float64 hardly resolves the nodes of the integral there.
 
     References
     ----------
@@ -204,7 +204,7 @@ class _Problem(NamedTuple):
     log_rest: float  # ln C
     tokens: NDArray[np.int64]  # n, (A,)
     P: int  # labels with the logit β n_x
-    S: int  # labels whose logits are part of C
+    S: int  # labels whose e^logit are part of C
 
 
 def _checked(
@@ -256,10 +256,11 @@ class _Circle(NamedTuple):
     def of_tokens(self, values: Array) -> Array:
         """Return the coefficient of z^n of a function, for each answer's n, (J, A).
 
-        The ``values`` of the function at the points are (J, points). The function is
-        for labels with independent Poisson counts, hence the factors e^(z - r). So its
-        coefficient is the mean over multinomial counts times the Poisson probability of
-        n. The matrix ``to_coefficients`` includes the division by this probability.
+        The ``values`` of the function at the points are (J, points). The function is a
+        generating function for independent Poisson counts of the labels, whose sum n is
+        Poisson. So its coefficient is the mean over multinomial counts times the
+        Poisson probability of n. The matrix ``to_coefficients`` includes the division
+        by this probability.
         """
         # The values on the other half of the circle are the conjugates, so that the
         # imaginary parts cancel.
@@ -410,24 +411,26 @@ class _Functions(NamedTuple):
 def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Functions:
     """Return the generating functions of 1 - E e^(-sT) and of its β-derivative.
 
-    Let r be the mean count of a label, and m = P + S the number of labels. If one label
-    has the generating function e^(z-r) - h(z), then 1 - E e^(-sT) has
-    e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P. The ``shift`` is z - r, and ``slope``
-    the derivative of h with respect to β.
+    Let r be the mean count of a label, and m = P + S the number of labels. The
+    function e^(-s e^(βk)) of the count k of one label has the generating function
+    e^(z-r) - h(z). So 1 - E e^(-sT) has e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P. The
+    ``shift`` is z - r, and ``slope`` the derivative of h with respect to β.
     """
     if P == 0:
         return _Functions(np.zeros_like(h), np.zeros_like(h))
     # e^(z-r) - h = e^(z-r) (1 - ratio)
     ratio = h * np.exp(-shift)
     is_small = np.abs(ratio) < LARGEST_SMALL_RATIO
-    log = _log_1_minus(ratio, is_small)
-    log_whole = (P + S) * shift
+    log_1_minus = _log_1_minus(ratio, is_small)
+    log_first_term = (P + S) * shift  # of e^(m(z-r))
     missing = np.where(
         is_small,
-        -np.exp(log_whole) * np.expm1(P * log),
-        np.exp(log_whole) - np.exp(log_whole + P * log),
+        -np.exp(log_first_term) * np.expm1(P * log_1_minus),
+        np.exp(log_first_term) - np.exp(log_first_term + P * log_1_minus),
     )
-    slope_of_missing = P * slope * np.exp(log_whole - shift + (P - 1) * log)
+    slope_of_missing = (
+        P * slope * np.exp(log_first_term - shift + (P - 1) * log_1_minus)
+    )
     return _Functions(missing, slope_of_missing)
 
 
@@ -437,14 +440,14 @@ def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
     The result keeps all its digits even if the ratio is small. A finite number stands
     for ln 0.
     """
-    # |1 - ratio|² is 1 - ``square``, and ln|1 - ratio| is half of its log.
-    square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
-    small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
+    # |1 - ratio|² is 1 - ``gap``, and ln|1 - ratio| is half of its log.
+    gap = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
+    log_if_small = 0.5 * np.log1p(-np.where(is_small, gap, 0.0))
     with np.errstate(divide="ignore"):
-        large = np.log(np.abs(1.0 - ratio))
+        log_if_large = np.log(np.abs(1.0 - ratio))
     # `_products` takes multiples of the result. A complex multiple of -inf would have
     # the imaginary part NaN, and -1e300 has the exponential 0 as well.
-    real = np.maximum(np.where(is_small, small, large), -1e300)
+    real = np.maximum(np.where(is_small, log_if_small, log_if_large), -1e300)
     return np.asarray(real + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real))
 
 
@@ -474,24 +477,26 @@ def _nodes(
 ) -> list[tuple[Array, Array]]:
     """Return blocks of nodes ln s and of their weights, (J,) each.
 
-    A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is nearly
-    constant outside the range of ln s from -D - ``before`` to -D + ``after``. With the
-    defaults, the factor differs from 1 by at most e^(-42) before the range, and is
-    below exp(-e^6), about e^(-403), after the range. A product of m such factors falls
-    earlier, by ``spread`` = ln(m + 1) at most. Between such ranges the integrand is
-    constant, and there are no nodes. Beyond the last break of the right labels,
-    ``last``, the whole integrand vanishes.
-    With ln s = u - e^(-(u - first)) there are fewer and fewer nodes towards small s,
+    A factor exp(-s e^a) of the integrand, with a logit a, has a *break* at ln s = -a:
+    it is nearly constant outside the range of ln s from -a - ``before`` to
+    -a + ``after``. With the defaults, the factor differs from 1 by at most e^(-42)
+    before the range, and is below exp(-e^6), about e^(-403), after the range. A product
+    of m such factors falls earlier, by ``spread`` = ln(m + 1) at most. Between such
+    ranges the integrand is constant, and there are no nodes. Beyond the last break of
+    the right labels, ``last``, the whole integrand vanishes.
+
+    In the ranges the nodes are equidistant in u, with ln s = u - e^(-(u - first)) and a
+    ``first`` before all breaks. So there are fewer and fewer nodes towards small s,
     where the integrand is proportional to s. The trapezoidal rule in u has the error
     e^(-π²/step).
     """
     # A margin of 2 before the earliest break.
     first = float(breaks.min()) - spread - 2.0
-    # One more range, which ends at ``first`` + ``before``: no gap may lie where ln s
-    # still differs from u.
-    places = np.append(breaks, first + before - after)
+    # One more break, whose range ends at ``first`` + ``before``: no gap may lie where
+    # ln s still differs from u.
+    all_breaks = np.append(breaks, first + before - after)
     node_numbers = _joined(
-        np.rint((places - spread - before - first) / step),
+        np.rint((all_breaks - spread - before - first) / step),
         math.ceil((spread + before + after) / step) + 1,
     )
     u = first + step * node_numbers

@@ -218,8 +218,8 @@ class Lengths:
         n = self.least + np.arange(len(self._probs))
         # The k-th derivative of G^n is a falling factorial times G^(n - k). The factor
         # G^(n - order) is the same for all k, so it is computed once, and the sum over
-        # n is multiplied by G^(order - k). For n < order the exponent of this factor
-        # would be negative, so the terms of these few n are added one by one.
+        # n is multiplied by G^(order - k). The exponent n - order would be negative for
+        # n < order, so the terms of these few n are added one by one.
         sums = np.zeros((order + 1, log.size), dtype=log.dtype)
         is_long = n >= order
         factors = _falling_factorials(n[is_long], order) * self._probs[is_long]
@@ -232,10 +232,10 @@ class Lengths:
         derivatives = []
         for k in range(order + 1):
             derivative = sums[k].reshape(log.shape) * mean ** (order - k)
-            for short, p in zip(n[~is_long], self._probs[~is_long], strict=True):
-                if short >= k:
-                    factor = p * falling_factorial(float(short), k)
-                    derivative = derivative + factor * mean ** (short - k)
+            for small_n, p in zip(n[~is_long], self._probs[~is_long], strict=True):
+                if small_n >= k:
+                    factor = p * falling_factorial(float(small_n), k)
+                    derivative = derivative + factor * mean ** (small_n - k)
             derivatives.append(derivative)
         return derivatives
 
@@ -267,10 +267,11 @@ class UniformLengths(Lengths):
         # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling M:
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m. For each binary digit of the
         # number of powers, M is doubled, and one more power is added if the digit is 1.
-        # All derivatives are positive, so nothing cancels.
+        # For real G all derivatives are positive, so nothing cancels.
         most = int(self.most)
         number_of_powers = most - max(self.least, 1) + 1
-        total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it
+        # All entries are the same array of zeros, which no step overwrites.
+        total = [np.zeros_like(log)] * (order + 1)
         M = 0  # the number of powers in the total
         for bit in f"{number_of_powers:b}":
             power = power_derivatives(mean, log, M, order)
@@ -330,10 +331,11 @@ class _Poisson(Lengths):
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
-        power = _exp(self.rate * np.expm1(log)) / self._share  # e^(λG - λ)
+        # e^(λG - λ), divided by the probability of n >= least
+        power = _exp(self.rate * np.expm1(log)) / self._share
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
-            # e^(λG - λ) (1 - e^(-λG)) is e^(-λ) (e^(λG) - 1), the numerator of φ.
+            # e^(λG - λ) (1 - e^(-λG)) is e^(λG) - 1, the numerator of φ, times e^(-λ).
             derivatives[0] = power * -np.expm1(-self.rate * mean)
         return derivatives
 
@@ -344,12 +346,12 @@ class _Geometric(Lengths):
     def __init__(self, mean: float, least: int) -> None:
         self.least = least
         self.mean = mean
-        further = mean - least  # r/(1 - r)
-        self._ratio = further / (1.0 + further)
-        self._stop = 1.0 / (1.0 + further)  # 1 - r
+        mean_excess = mean - least  # r/(1 - r)
+        self._ratio = mean_excess / (1.0 + mean_excess)  # r
+        self._stop = 1.0 / (1.0 + mean_excess)  # 1 - r
         log_ratio = math.log1p(-self._stop)
-        # The law exceeds least + x with a probability of at most r^x, which is at most
-        # e^(-700) for ``most`` and e^(-30) for ``places``.
+        # The number of tokens exceeds least + x with a probability of at most r^x. This
+        # is at most e^(-700) for ``most``, and at most e^(-30) for ``places``.
         self.most = float(math.ceil(least + LOG_ZERO / log_ratio))
         self.places = math.ceil(least + LOG_RARELY / log_ratio)
 
@@ -381,8 +383,9 @@ class _Geometric(Lengths):
         if self.least == 0:
             return derivatives
         # d^k/dG^k (G f) = G f^(k) + k f^(k-1)
-        of_order_below = [np.zeros_like(mean), *derivatives]
-        return [mean * derivatives[k] + k * of_order_below[k] for k in range(order + 1)]
+        # The entry k is the derivative of the order k - 1.
+        one_below = [np.zeros_like(mean), *derivatives]
+        return [mean * derivatives[k] + k * one_below[k] for k in range(order + 1)]
 
 
 def power_derivatives(

@@ -21,8 +21,8 @@ from icl_theory.tokens.sampled import Indices, choose
 # The counts have the same law for all values of the following limits, which only save
 # time.
 
-# λ is below N by this many standard deviations √N of M. Then M > N in about two of a
-# hundred prompts.
+# λ is below N by this many times √N, about the standard deviation of M. Then M > N in
+# about two of a hundred prompts.
 DEVIATIONS_BELOW_N = 2.0
 # If λ is at most this many tokens for each cell, all tokens are drawn one by one,
 # because drawing the Poisson numbers of the cells would take about as long.
@@ -71,7 +71,7 @@ def multinomial(
     has_too_many = missing < 0
     counts[has_too_many] = 0
     missing[has_too_many] = N
-    # One bincount for all prompts: each has K cells of its own.
+    # One bincount for all prompts: in ``cells``, each prompt has K numbers of its own.
     cells = np.repeat(K * np.arange(size), missing)
     cells += _indices(rng, probs, len(cells))
     counts += np.bincount(cells, minlength=size * K).reshape(size, K)
@@ -81,7 +81,8 @@ def multinomial(
 def _poisson_counts(
     rng: np.random.Generator, means: Array, size: int
 ) -> NDArray[np.int64]:
-    """Draw Poisson numbers with given means, (K,): an array (size, K)."""
+    """Draw ``size`` rows of Poisson numbers with given means, (size, K)."""
+    # All cells with the same mean are drawn at once, from the same table.
     distinct = np.unique(means)
     if len(distinct) == 1:
         return choose(rng, _poisson(float(distinct[0])), (size, len(means)))

@@ -74,8 +74,9 @@ class CountedTokens(Sampled[NodeCounts]):
         for kind, length in zip(risk.counts, lengths, strict=True):
             probs = risk.probs[kind.rows]
             # `multinomial` is faster, but all prompts must have the same number of
-            # tokens. NumPy refuses probabilities whose sum exceeds 1 by rounding, so
-            # they are divided by their sum.
+            # tokens. It is used if this is the largest possible number, ``places``.
+            # NumPy refuses probabilities whose sum exceeds 1 by rounding, so they are
+            # divided by their sum.
             if (length == kind.places).all():
                 counts_of_kinds.append(multinomial(rng, kind.places, probs, size))
             else:

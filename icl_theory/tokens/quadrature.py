@@ -90,8 +90,8 @@ def trapezoid(
     # Scores of -inf belong to nodes that never occur.
     lowest_score = np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
     # x - ``last`` at the last node, where ln s = ``last`` - ln n - ln w_min.
-    beyond = math.log(N / shortest) - lowest_score
-    needed = ((last - first + beyond) / step).astype(np.intp) + 1
+    x_beyond_last = math.log(N / shortest) - lowest_score
+    needed = ((last - first + x_beyond_last) / step).astype(np.intp) + 1
     x: Array = first + step * np.arange(float(needed.max(initial=1)))
     tail = np.exp(-x)
     return Nodes(x - tail - math.log(N), step * (1.0 + tail), needed)
@@ -176,8 +176,8 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     order = np.argsort(-log_w, axis=0)  # scores from the largest to the smallest
     falling = np.take_along_axis(log_w, order, axis=0)
     is_finite = np.isfinite(falling[1:])
-    # Gaps are differences of neighbouring scores. Differences from the largest score
-    # might overflow.
+    # Gaps are computed from neighbouring scores, because differences from the largest
+    # score may overflow. A single gap that overflows to inf is cut like a large one.
     with np.errstate(over="ignore"):
         differences = falling[:-1] - np.where(is_finite, falling[1:], 0.0)
     gaps = np.full(is_finite.shape, np.inf)

@@ -264,7 +264,7 @@ class TokenRisk(Risk):
     probs: Array = field(init=False, repr=False)
     # For each kind, the number of its tokens and the rows of its nodes.
     counts: list[TokenCount] = field(init=False, repr=False)
-    _is_spread: bool = field(init=False, repr=False)  # whether any spread is not zero
+    _has_spread: bool = field(init=False, repr=False)  # whether any spread is not zero
     # The numbers of tokens at each length, if kinds grow together.
     _together: Together | None = field(init=False, repr=False)
 
@@ -287,7 +287,7 @@ class TokenRisk(Risk):
             queries=queries,
             errors=errors,
             spread=spread,
-            _is_spread=bool(spread.any()),
+            _has_spread=bool(spread.any()),
             mean_square=np.einsum("qud,qud->uq", errors, errors) + spread,
             probs=np.concatenate([kind.probs for kind in kinds]),
             counts=_numbered(kinds),
@@ -519,7 +519,7 @@ class TokenRisk(Risk):
         scores = params.reshape(self.mean_square.shape)
         probs = self.probs[:, None]
         # If the spread is zero, its terms need not be computed.
-        spread = self.spread if self._is_spread else None
+        spread = self.spread if self._has_spread else None
         if len(self.counts) > 1 or self._together is not None:
             return of_kinds(
                 scores,
@@ -536,8 +536,8 @@ class TokenRisk(Risk):
             # Write C z to ``out`` for the matrices C = e eᵀ of some queries. The array
             # z has only the given rows; it is zero in all others. C z = e (eᵀ z) takes
             # fewer products than C itself.
-            mean_error = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)
-            np.matmul(e[queries], mean_error, out=out)
+            error_sums = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)  # eᵀ z
+            np.matmul(e[queries], error_sums, out=out)
 
         return of_one_kind(
             scores, probs, self.mean_square, self.counts[0], form, step, spread
@@ -552,8 +552,9 @@ class TokenRisk(Risk):
     ) -> list[NDArray[np.int64]]:
         """Draw the numbers of tokens in ``size`` prompts, (size,), for each kind."""
         if self._together is not None:
-            which = rng.choice(len(self._together.probs), size, p=self._together.probs)
-            return [*self._together.numbers[which].T.astype(np.int64)]
+            probs = self._together.probs
+            length_index = rng.choice(len(probs), size, p=probs)
+            return [*self._together.numbers[length_index].T.astype(np.int64)]
         lengths = []
         for count in self.counts:
             length = np.full(size, count.places)
@@ -599,16 +600,17 @@ class TokenRisk(Risk):
         The first axis of ``params`` runs over the runs. Each run has B/R prompts.
         """
         query, node, is_missing, noise = prompts
-        # Flat indices in an array of shape (U, Q), then in the scores of all runs.
-        of_token = node * len(self.asked) + query
-        place = first_places(params, len(node)) + of_token
+        # Flat indices of each token's node and query: in an array of shape (U, Q), and
+        # in the scores of all runs.
+        place_in_run = node * len(self.asked) + query
+        place = first_places(params, len(node)) + place_in_run
         scores = params.ravel().take(place)
         if is_missing.any():
             scores[is_missing] = -np.inf
-        return self.losses_of_scores(scores, place, of_token, noise)
+        return self.losses_of_scores(scores, place, place_in_run, noise)
 
     def losses_of_scores(
-        self, scores: Array, place: Indices, of_token: Indices, noise: Array
+        self, scores: Array, place: Indices, place_in_run: Indices, noise: Array
     ) -> Pass:
         """Return losses and derivatives of B prompts of N tokens, see ``Sampled``.
 
@@ -618,13 +620,13 @@ class TokenRisk(Risk):
             Scores of the tokens; -inf for a missing token.
         place : ndarray of int, (B, N)
             Indices of the scores in the flat array of the parameters of all runs.
-        of_token : ndarray of int, (B, N)
+        place_in_run : ndarray of int, (B, N)
             Flat indices of node and query of each token in an array of shape (U, Q).
         noise : ndarray, (B, N)
             Value of each token minus the mean value of its node.
         """
         attention, _ = softmax(scores)
-        errors = self._error_rows.take(of_token, axis=0)
+        errors = self._error_rows.take(place_in_run, axis=0)
         mean_error = np.einsum("bn,bnd->bd", attention, errors)
         mean_noise = np.einsum("bn,bn->b", attention, noise)
         squared = np.einsum("bd,bd->b", mean_error, mean_error) + mean_noise**2
@@ -669,7 +671,8 @@ class DrawnTokens(NamedTuple):
 
     query: Indices  # number of the query, (B, 1)
     node: Indices  # number of the node of each token, (B, N)
-    is_missing: NDArray[np.bool_]  # whether it is beyond the prompt's length, (B, N)
+    # Whether a token is beyond the prompt's length, (B, N).
+    is_missing: NDArray[np.bool_]
     noise: Array  # value of a token minus the mean value of its node, (B, N)
 
 

@@ -104,8 +104,8 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         runs = len(params)
         # All runs have equally many prompts; any other number of prompts is refused.
         size = prompts_per_run(prompts, runs)
-        losses, place, slopes = self._losses_and_slopes(params, prompts)
-        places = np.broadcast_to(place, slopes.shape)
+        losses, places, slopes = self._losses_and_slopes(params, prompts)
+        places = np.broadcast_to(places, slopes.shape)
         # Derivatives of several prompts with respect to the same parameter are summed.
         summed = np.bincount(places.ravel(), slopes.ravel(), params.size)
         gradients = summed / size
@@ -141,7 +141,7 @@ def first_places(params: Array, size: int) -> Indices:
 def softmax(scores: Array) -> tuple[Array, Array]:
     """Return the softmax along the last axis, and the log of its denominator.
 
-    The latter is the log of the sum of e^score, without the last axis.
+    The denominator is the sum of e^score. Its log is returned without the last axis.
     """
     # The largest score is subtracted, so that no exponential overflows.
     top = scores.max(axis=-1, keepdims=True)

@@ -46,9 +46,10 @@ SMALL_VARIANCE = 0.06
 # this many nodes. More nodes would make the test slower, and nodes with little
 # attention contribute little.
 MOST_COMPARED = 64
-# Scores are separated if pairs of nodes contribute less than this share of the mean
-# square error. The value is a rough choice: either way of computing the gradient is
-# right, and the limit only selects the one that is likely to lose fewer digits.
+# Scores are separated if pairs of nodes contribute less than this share of
+# Σ_u D_u E a_u, the mean square of the errors under the attention. The value is a rough
+# choice: either way of computing the gradient is right, and the limit only selects the
+# one that is likely to lose fewer digits.
 SMALL_SHARE = 0.01
 # A spread below this share of E|e|² is the rounding of a difference.
 ROUNDING_OF_SPREAD = 1e-13
@@ -87,11 +88,12 @@ def is_separated(
     r"""Whether two nodes with different errors hardly ever share a prompt's attention.
 
     Two nodes share the attention of a prompt if neither has nearly all or nearly none
-    of it. The mean of the shared attention is at most the smaller of the two mean
-    attentions, and at most N times the ratio of the two weights. If the shared
-    attention is not small, but the gradient is, then the gradients of different prompts
-    cancel each other, as they do near a minimum. A sum over pairs would then be no
-    better. All arrays are for one query, (U,).
+    of it. The mean of the shared attention, the product of the two attentions, is at
+    most the smaller of the two mean attentions, and at most N times the ratio of the
+    smaller weight to the larger one. If the shared attention is not small, but the
+    gradient is, then the gradients of different prompts cancel each other, as they do
+    near a minimum. A sum over pairs would then be no better. All arrays are for one
+    query, (U,).
     """
     most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     most_attended = most_attended[attention[most_attended] > 0.0]
@@ -121,7 +123,7 @@ def _shared_attention(
     """Bound the mean attention that the nodes of each pair share, (nodes, nodes).
 
     The shared attention is at most the smaller of the two mean attentions, and at most
-    the ``ratio``.
+    the ``ratio`` N w_v/w_u, with the smaller weight w_v.
     """
     smaller = np.minimum(attention[nodes, None], attention[nodes])
     shared_attention = np.minimum(smaller, ratio)
@@ -136,12 +138,14 @@ def _shared_attention(
 def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
     """Bound (e_u - e_v)·ē for each pair of nodes u and v.
 
-    The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖. The
-    spread of the tokens around e_u and e_v, D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with
-    the same factors. The arrays are for the compared nodes only.
+    The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖, if u
+    has the larger weight, because the attention is at most 1 on u and at most ``ratio``
+    on v (see `_shared_attention`). The spread of the tokens around e_u and e_v,
+    D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with the same factors. The arrays are for the
+    compared nodes only.
     """
-    square = np.maximum(np.diagonal(C), 0.0)  # |e_u|²
-    # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
+    square = np.maximum(np.diagonal(C), 0.0)  # ‖e_u‖² = E|e_u|²
+    # ‖e_u - e_v‖² = ‖e_u‖² + ‖e_v‖² - 2 C_uv
     distance = np.sqrt(np.maximum(square[:, None] + square - 2.0 * C, 0.0))
     norm = np.sqrt(square)
     spread = np.maximum(D - square, 0.0)
@@ -187,8 +191,8 @@ def gradient_by_pairs(
 
     to the entry u of the gradient, and minus this to the entry v. The factor ½ comes
     from three attentions, as :math:`S^{-3} = \tfrac12 \int s^3 e^{-sS} ds/s`. At each
-    s, the error of the node with the most attention, the largest :math:`P' b`, is
-    subtracted from all errors, so that no large terms cancel.
+    s, the entry of z at the node with the most attention, the largest :math:`P' b`, is
+    subtracted from all entries of z, so that no large terms cancel.
     """
     # y was cut at 300, so a larger y has the factor e^(-300) in place of e^(-y). This
     # factor might exceed the gradient, so it is set to zero.
@@ -220,8 +224,8 @@ def _pairs_of_one_kind(
     # The derivatives of P with respect to the G of the only kind; order[0] is for the
     # only query.
     first, second, third = (order[0] for order in tokens.orders[0])
-    # The node with the largest P' b at each s has the most attention there. Its error
-    # is subtracted from all errors.
+    # The node with the largest P' b at each s has the most attention there. The entry
+    # of C b at this node is subtracted from all entries.
     reference = np.argmax((first * b).real, axis=0)[None]
     fields = np.empty_like(tokens.b)
     write_fields(tokens, counts, form, fields, None, reference)
@@ -241,15 +245,16 @@ def _pairs_of_kinds(
         first[count.rows] = orders.first[0]
         second[count.rows] = orders.second[0]
         third[count.rows] = orders.third[0]
-    # The node with the largest attention at each s. Its error is subtracted from all
-    # errors.
+    # The node with the most attention at each s. The entry of C b at this node is
+    # subtracted from all entries.
     reference = np.argmax((first * b).real, axis=0)[None]
     own_field = np.empty_like(tokens.b)
     other_field = np.zeros_like(tokens.b)
     write_fields(tokens, counts, form, own_field, other_field, reference)
 
     pairs = _Pairs(*np.empty((2, len(b), len(b)), dtype=b.dtype))
-    # The field of all tokens on u: tokens of other kinds, and tokens of u's own kind.
+    # The field C b of all tokens at a node u, from other kinds and from u's own kind,
+    # with the factor b_u and the derivatives of P.
     all_fields = b * (first * other_field[0] + second * own_field[0])
     field_of_kind = np.empty_like(tokens.b)
     for k, count in enumerate(counts):
@@ -259,10 +264,11 @@ def _pairs_of_kinds(
         write_field(tokens.b, rows, form, field_of_kind, reference)
         # The token at v is of kind k, and does not act on itself. So for its kind the
         # field comes from E[n(n-1)]/E[n] tokens instead of E[n].
-        further = np.divide(
+        further_tokens = np.divide(
             number_of_pairs, number, out=np.zeros_like(number), where=number != 0.0
         )
-        fields = all_fields - (number - further) * (first * b * field_of_kind[0])
+        excess = number - further_tokens
+        fields = all_fields - excess * (first * b * field_of_kind[0])
         tokens_at_v = number * b[rows]
         pairs.field[:, rows] = fields @ tokens_at_v.T
         pairs.twice[:, rows] = (first * b) @ (tokens_at_v * y[rows]).T

@@ -42,8 +42,9 @@ def sphere_tokens(
 ) -> tuple[Array, TokenRisk]:
     r"""Return nodes in the cosine c of a token and the query, and the risk over them.
 
-    The nodes are Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the parameters
-    of the risk are the scores of the nodes. Tasks have the ``kernel``
+    The tokens are uniform on the unit sphere in d dimensions. The nodes are
+    Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the parameters of the risk
+    are the scores of the nodes. Tasks have the ``kernel``
     :math:`k(c) = E f(x_i)f(x)`, with the zonal expansion
 
     .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .
@@ -51,7 +52,7 @@ def sphere_tokens(
     The value of a token has the coordinates :math:`\sqrt{a_l} P_l(c)`, and the target
     has the coordinates :math:`\sqrt{a_l}`. The variance of the value around these means
     is :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`, with the ``noise`` σ. All degrees
-    l beyond half the number of nodes share one coordinate, whose covariance with the
+    l from half the number of nodes on share one coordinate, whose covariance with the
     target is exact.
     """
     from scipy.special import roots_jacobi  # slow to load
@@ -139,7 +140,7 @@ class SphereRisk(Pullback):
 
         The risk has 60 nodes if twice as many nodes change the least loss by at most
         1e-7 of itself. Otherwise it has 120 nodes if these pass the same test, or else
-        240.
+        240. Training starts at κ = ``start``.
         """
 
         def over_kappa(nodes: int) -> Pullback:
@@ -154,8 +155,8 @@ class SphereRisk(Pullback):
         for nodes in NUMBERS_OF_NODES:
             # Near c = 1 the nodes are about 5/nodes² apart, and the attention has the
             # width 1/κ. Up to this κ, the width is at least six times the distance.
-            most = nodes**2 / 32.0
-            best = _best(risk, most)  # None if it is beyond ``most``
+            largest = nodes**2 / 32.0
+            best = _best(risk, largest)  # None if it is beyond ``largest``
             finer = over_kappa(2 * nodes)
             if best is not None:
                 least = risk.loss([best])
@@ -166,7 +167,7 @@ class SphereRisk(Pullback):
         raise argument_error(
             "N",
             N,
-            f"smaller, unless there is more noise: the best κ is beyond {most:.0f}",
+            f"smaller, unless there is more noise: the best κ is beyond {largest:.0f}",
         )
 
     def floor(self) -> float:
@@ -178,10 +179,11 @@ class SphereRisk(Pullback):
         return {"kappa": params[0]}
 
 
-def _best(risk: Pullback, most: float) -> float | None:
-    """Return the κ at which the loss begins to rise, or None if κ is above ``most``.
+def _best(risk: Pullback, largest: float) -> float | None:
+    """Return the κ at which the loss begins to rise.
 
-    The loss falls at κ = 0, which is therefore the lower end of the search.
+    If this κ is above ``largest``, return None. The loss falls at κ = 0, which is
+    therefore the lower end of the search.
     """
     from scipy.optimize import brentq  # slow to load
 
@@ -190,8 +192,8 @@ def _best(risk: Pullback, most: float) -> float | None:
 
     kappa = FIRST_KAPPA
     while slope(kappa) <= 0.0:
-        if kappa > most:
+        if kappa > largest:
             return None
         kappa *= 2.0
     best = float(brentq(slope, 0.0, kappa, xtol=ERROR_OF_KAPPA))
-    return best if best <= most else None
+    return best if best <= largest else None

@@ -110,11 +110,11 @@ class Moments(NamedTuple):
 def change_along(
     gradient: Callable[[Array], Array], at: Array, direction: Array
 ) -> Array:
-    """Return the derivative of a function of scores along a direction.
+    """Return the derivative of the function ``gradient`` along a direction.
 
-    The step is imaginary, and so short that its square is below rounding. The
-    derivative is the imaginary part of the result divided by the step, so that nothing
-    is subtracted.
+    The derivative is taken at the scores ``at``. The step is imaginary, and so short
+    that its square is below rounding. The derivative is the imaginary part of the
+    result divided by the step, so that nothing is subtracted.
     """
     inverse_step = IMAGINARY_STEP * float(np.abs(direction).max(initial=0.0))
     if inverse_step == 0.0:
@@ -311,7 +311,7 @@ class _Workspace(NamedTuple):
     b_y: Array  # b y
     slope_of_b: Array  # y ∂b/∂y
     slope_of_b_y: Array  # y ∂(b y)/∂y
-    field: Array  # C b_κ, at the nodes of the same kind κ
+    field: Array  # C b
 
 
 def _workspace(shape: tuple[int, ...], dtype: type = float) -> _Workspace:
@@ -335,15 +335,17 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     write_fields(tokens, counts, form_of_queries, work.field, other_kinds=None)
 
     (orders,) = tokens.orders  # derivatives of φ times the weights
-    # The integrand is the formula at the head of the module: ``pairs`` is for pairs of
-    # different tokens, and ``twice`` for one token that is in both averages. b·C b is a
-    # square, which rounding must not make negative. (Of complex numbers, `np.maximum`
-    # compares the real parts.)
+    # The integrand is the formula at the head of the module. The square of an average
+    # is a product of two sums over tokens: ``pairs`` is for two different tokens, and
+    # ``twice`` for one token that is in both sums. b·C b is a square, which rounding
+    # must not make negative. (Of complex numbers, `np.maximum` compares the real
+    # parts.)
     pairs = np.maximum(np.einsum("qcj,qcj->qj", work.b, work.field), 0.0)
     twice = weighted(queries.D, work.b_y)
     integrand = orders.second * pairs + orders.first * twice
     derivative_in_G = orders.third * pairs + orders.second * twice
-    # The scale of a query is the sum of the sizes of all terms of its gradient.
+    # The gradient of twice the loss. The scale of a query is the sum of the sizes of
+    # all terms of this gradient.
     gradient, scale = _gradient(work, queries.D, orders, derivative_in_G)
     result = Moments(
         loss=0.5 * np.einsum("qj->q", integrand),
@@ -429,9 +431,9 @@ def _gradient(
     slope_of_b = np.subtract(work.b, work.b_y, out=work.slope_of_b)  # b (1 - y)
     slope_of_b_y = np.subtract(2.0, work.y, out=work.slope_of_b_y)
     slope_of_b_y *= work.b_y  # b y (2 - y)
-    pull = np.multiply(slope_of_b, work.field, out=work.decay)
+    half_slope_of_pairs = np.multiply(slope_of_b, work.field, out=work.decay)
     # The factor 2 is there because b occurs twice in b·C b.
-    through_b = 2.0 * integral(orders.second, pull)
+    through_b = 2.0 * integral(orders.second, half_slope_of_pairs)
     through_G = -integral(derivative_in_G, work.b)
     through_b_y = D * integral(orders.first, slope_of_b_y)
     return balance(through_b, through_G, through_b_y)

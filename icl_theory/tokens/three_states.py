@@ -162,8 +162,9 @@ class ThreeStateCounts(CountLaw):
 
         All rows of the block have the same row sums r of the matrix n. The array
         ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row with the
-        sum r. The array ``mean_cofactor``, (T, T), has the mean of the cofactor C over
-        rows 1 and 2, for each pair of sums of these two rows in the columns 1 and 2.
+        sum r. The array ``mean_cofactor``, (T, T), has a part of the mean of C for each
+        pair of sums of rows 1 and 2 in the columns 1 and 2, see
+        `_RowLaws.mean_cofactors`.
         """
         r0, r1, r2 = row_sums
         # Row 0 of the matrix: all n_01 and n_02 with a sum of at most r0; n_00 is the
@@ -182,6 +183,8 @@ class ThreeStateCounts(CountLaw):
         # The next symbol is drawn from the row of the last symbol 0. Its law given the
         # counts is the posterior mean of this row.
         truth = (self.concentration + row_0) / (3.0 * self.concentration + r0)
+        # The factor 1/3 of the formula, for a given last symbol, is left out: each of
+        # the three symbols may be the last one, and is then called 0.
         per_start = [
             probability_of_row * _mean_C(u, row_sums, n1, n2, mean_cofactor)
             for u in range(3)  # the first symbol
@@ -189,8 +192,8 @@ class ThreeStateCounts(CountLaw):
         # Row 0 counts the tokens whose predecessor equals the last symbol 0. All other
         # tokens have another predecessor.
         if not self.first:
-            counts_without_first = np.hstack([row_0, totals - row_0])
-            return counts_without_first, np.sum(per_start, axis=0), truth
+            counts_of_six_kinds = np.hstack([row_0, totals - row_0])
+            return counts_of_six_kinds, np.sum(per_start, axis=0), truth
         # The first symbol is a token of its own kind, so each start has its own rows.
         counts = []
         for start in np.eye(3):
@@ -238,11 +241,11 @@ class ThreeStateCounts(CountLaw):
             symbols[:, t + 1] = chosen(draws, cumulated[sequence, symbols[:, t]])
         symbols = self._renamed(symbols)
         tokens = symbols[:, : self.T]
-        follows = tokens[:, :-1] == 0
+        follows_query = tokens[:, :-1] == 0
         # A token with the symbol x has the kind x if its predecessor equals the query,
         # and x + 3 if not. The first token has the kind x + 6 if it has its own score.
         kind = tokens.copy()
-        kind[:, 1:] += np.where(follows, 0, 3)
+        kind[:, 1:] += np.where(follows_query, 0, 3)
         kind[:, 0] += 6 if self.first else 3
         return Drawn(kind, np.zeros(size, dtype=np.intp), symbols[:, self.T])
 
@@ -274,11 +277,12 @@ def _mean_C(
     n2: NDArray[np.intp],
     mean_cofactor: Array,
 ) -> Array:
-    """Return the mean of C if u is the first symbol, for each row (n_01, n_02).
+    """Return the part of the mean of C for each row (n_01, n_02), if u comes first.
 
-    The mean is zero if no sequence with this first symbol has these counts. The array
-    ``mean_cofactor``, (T, T), has the mean of C over rows 1 and 2, for each pair of
-    sums of these two rows in the columns 1 and 2.
+    Row 0 and the first symbol u determine the sums of rows 1 and 2 in each column. The
+    array ``mean_cofactor``, (T, T), has the part of the mean of C for each pair of sums
+    in the columns 1 and 2, see `_RowLaws.mean_cofactors`. The part is zero if no
+    sequence with this first symbol has these counts.
     """
     _, r1, r2 = row_sums
     # d_y is the sum of rows 1 and 2 in column y. The head of the module has the sum of
@@ -322,8 +326,8 @@ class _RowLaws(NamedTuple):
             probability[r, occurs] = np.exp(log)
             if r == 0:
                 # A symbol that begins no window has no shares n_y/r. With the shares 1,
-                # 0 and 0 the symbol drops out of the formula of C. A share of 1 that is
-                # at n₁ = n₂ = 0 has the spectrum 1.
+                # 0 and 0 the symbol drops out of the formula of C. The share 1 of y = 0
+                # is all at n₁ = n₂ = 0, so its spectrum is 1 at all frequencies.
                 spectra[0, 0] = 1.0
                 continue
             for y in range(3):
@@ -333,10 +337,11 @@ class _RowLaws(NamedTuple):
         return cls(probability, spectra)
 
     def mean_cofactors(self, r1: int, r2: NDArray[np.intp]) -> Array:
-        """Return the mean of C over rows 1 and 2, for given sums of the two rows.
+        """Return the mean of C over rows 1 and 2, split by the sums of the two rows.
 
-        The result, (r2, T, T), has an entry for each row sum ``r2`` and each pair of
-        sums of the two rows in the columns 1 and 2.
+        The mean is a sum over all rows 1 and 2 of their probability times C. The
+        result, (r2, T, T), has for each row sum ``r2`` the part of this sum for each
+        pair of sums of the two rows in the columns 1 and 2.
         """
         to_0, to_1, to_2 = self.spectra
         # C = a_0 (b_0 + b_1) + a_2 b_0, as at the head of the module, with a in row 1

@@ -111,14 +111,14 @@ def tilted(
     moments: list[list[Array]] = []
     for count, (mean, log) in zip(counts, generating_functions, strict=True):
         b[:, count.rows] *= inverse(mean)[:, None]
-        log_power, of_number = moments_of_number(count, mean, log)
+        log_power, moments_of_kind = moments_of_number(count, mean, log)
         log_P = log_P + log_power
-        moments.append(of_number)
+        moments.append(moments_of_kind)
 
-    # P itself. exp() is slow if its result is subnormal; such P are set to zero below.
-    product: Array = np.exp(np.maximum(log_P.real, LOG_ZERO))
+    # exp() is slow if its result is subnormal; such P are set to zero below.
+    P: Array = np.exp(np.maximum(log_P.real, LOG_ZERO))
     if np.iscomplexobj(y):
-        product = product * np.exp(1j * log_P.imag)
+        P = P * np.exp(1j * log_P.imag)
     # P is treated as zero if it is not a normal number. It is also zero if the G of a
     # kind that is always present is zero. ``log_P`` does not show this, because it
     # contains ln `SMALLEST` in place of ln 0.
@@ -126,11 +126,11 @@ def tilted(
     for count, (mean, _) in zip(counts, generating_functions, strict=True):
         if count.least > 0:
             is_normal &= mean.real >= SMALLEST
-    product *= is_normal * jacobian
+    P *= is_normal * jacobian
     orders = []
     numbers = []
     for first, second, third in moments:
-        orders.append(Orders(product * first, product * second, product * third))
+        orders.append(Orders(P * first, P * second, P * third))
         numbers.append(Number(first, second))
     return Tilted(y, b, orders, numbers)
 
@@ -152,13 +152,14 @@ def moments_of_number(
         return N * log, moments
     # The k-th moment, E[n (n - 1) ... (n - k + 1) G^n]/E[G^n], is the k-th derivative
     # of E G^n times the ``scale`` G^k/E[G^n].
-    power, *derivatives = count.derivatives(mean, log, HIGHEST)
-    scale = inverse(power)
+    mean_power, *derivatives = count.derivatives(mean, log, HIGHEST)
+    scale = inverse(mean_power)
     moments = []
     for derivative in derivatives:
         scale = scale * mean
         moments.append(scale * derivative)
-    return np.log(np.where(power.real >= SMALLEST, power, SMALLEST)), moments
+    is_nonzero = mean_power.real >= SMALLEST
+    return np.log(np.where(is_nonzero, mean_power, SMALLEST)), moments
 
 
 def inverse(array: Array) -> Array:
@@ -184,8 +185,7 @@ def write_fields(
     ``other_kinds`` is None.
 
     A ``reference``, (q, J), has a node for each query and value of s. If it is given,
-    the field at this node is subtracted everywhere, as if the error of this node were
-    subtracted from all errors.
+    the field at this node is subtracted from the field at every node.
     """
     if other_kinds is None:
         write_field(tokens.b, counts[0].rows, form, own_kind, reference)
@@ -223,7 +223,7 @@ def write_field(
 def integral(weight: Array, array: Array) -> Array:
     """Return the sum of ``weight`` times ``array`` over the values of s, (q, R).
 
-    The ``weight`` is (q, J), and the ``array`` (q, R, J).
+    The ``weight`` is (q, J), and the ``array`` is (q, R, J).
     """
     return np.asarray(np.matmul(array, weight[:, :, None])[:, :, 0])
 

@@ -48,8 +48,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
     Sequences are drawn anew at each step. In the first layer, position t attends to its
     own symbol x_t and to the m - 1 symbols before it, with scores that depend on the
     lag j and on the symbols. Its output h_t is appended to the embedding of the symbol,
-    :math:`X_t = (e_{x_t}, h_t)`. In the second layer, the last position T attends to
-    all positions:
+    a unit vector e: :math:`X_t = (e_{x_t}, h_t)`. In the second layer, the last
+    position T attends to all positions:
 
     .. math:: a_t = \mathrm{softmax}_j(r_j + e_{x_t}^\top C e_{x_{t-j}}), \qquad
         h_t = \sum_j a_{tj} V_1 e_{x_{t-j}},
