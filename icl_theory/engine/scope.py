@@ -21,7 +21,7 @@ class Training(Protocol):
 
     @property
     def method(self) -> str:
-        """How its steps are computed."""
+        """How the steps of the training are computed."""
         ...
 
     @property
@@ -78,7 +78,8 @@ class Scope:
     def applies(self, training: Training) -> bool:
         """Whether the theory applies to a run or a problem.
 
-        No theory applies to training on a fixed set of prompts.
+        No theory applies to training on a fixed set of prompts, nor to a problem that
+        is outside the theory of its family.
         """
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
