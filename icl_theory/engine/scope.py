@@ -154,11 +154,11 @@ class Scope:
         if not names:
             return ""
         listed = _listed(names, most)
-        training = f"training by {listed}"
+        excluded = f"training by {listed}"
         if method == "flow":
-            training = f"the flow of {listed}"
+            excluded = f"the flow of {listed}"
         return (
-            f"The theory is for {self.words} and not applicable to {training}: no "
+            f"The theory is for {self.words} and not applicable to {excluded}: no "
             "predictions and statements are shown beside it."
         )
 

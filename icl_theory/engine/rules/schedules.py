@@ -164,7 +164,7 @@ class Piecewise(Schedule):
     Parameters
     ----------
     milestones : sequence of int
-        Increasing steps. A milestone counts as reached from the step of this number on.
+        Increasing steps. A milestone m counts as reached from step m on.
     decay : float
         The factor f.
     """
