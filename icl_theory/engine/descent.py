@@ -131,18 +131,18 @@ def descend(
     tolerance : float
         Absolute tolerance on the scores if steps are skipped. ``states_error`` of the
         run is an estimated upper bound of the error of the scores. If it exceeds the
-        tolerance, ``notes["accuracy"]`` says so.
+        tolerance by more than 1 %, ``notes["accuracy"]`` says so.
     give_up : bool, optional
         Whether to stop if ``epsilon`` seems out of reach: if the loss is within 0.1 %
-        of a floor that is above ``epsilon``, or if it settles while steps are taken one
-        by one. To judge this, the loss is compared with the loss at a tenth of the
-        number of steps, once there are 10⁴ steps. The loss has settled in three cases.
-        First, it did not fall. Second, it fell by less than 1e-3 of itself and by less
-        than its distance from ``epsilon``, and its slope fell by half or more. Third,
-        it fell as little as in the second case, and by less than 1 % of the decrease
-        that its slope predicts, as when steps of constant length go round in a cycle.
-        If the rule may take larger steps later, the run is not stopped because its loss
-        has settled. True by default, unless ``steps`` is given.
+        of a floor that is not below ``epsilon``, or if the loss settles while steps are
+        taken one by one. From step 10⁴ on, the least loss so far is compared with the
+        least loss up to a tenth of the step number. The loss has settled in three
+        cases. First, it did not fall. Second, it fell by less than 1e-3 of itself and
+        by less than its distance from ``epsilon``, and its slope fell by half or more.
+        Third, it fell as little as in the second case, and by less than 1 % of the
+        decrease that its slope predicts, as when steps of constant length go round in a
+        cycle. A loss that has settled does not stop a run whose rule may take larger
+        steps later. True by default, unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and at each multiple of 4096 steps
         that is not skipped, for progress displays.
@@ -199,7 +199,9 @@ def descend(
             if solution is not None:
                 goal = _goal(risk, epsilon, above, last, give_up)
                 hit: int | None = None
-                # Without a target there is no step count that could be wrong.
+                # The run ends at the loss `aim.loss`: the target, or a loss near the
+                # floor if the target is not above the floor. It is 0 if neither can end
+                # the run, and then there is no step count that could be wrong.
                 error: float | None = 0.0
                 if goal.aim.loss > 0.0:
                     hit, error = solution.first_below(goal.aim.loss, goal.last)
@@ -216,9 +218,9 @@ def _check_options(callback: Callback | None, **flags: bool | None) -> None:
     """Refuse a callback that cannot be called, and flags that are not bools or None."""
     if callback is not None and not callable(callback):
         raise argument_error("callback", callback, "a function of a step and a loss")
-    for name, given in flags.items():
-        if given is not None:
-            flag(name, given)
+    for name, value in flags.items():
+        if value is not None:
+            flag(name, value)
 
 
 def _check_risk(risk: Risk) -> None:
@@ -315,7 +317,7 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
         target = 0.0 if epsilon is None else epsilon
         return number("epsilon", target, zero=True)
     excess = number("above", above)
-    # A smaller excess would be lost in the rounding of the losses.
+    # An excess below this part of the floor is lost in the rounding of the losses.
     if excess < VISIBLE * floor:
         raise argument_error(
             "above",
@@ -380,8 +382,9 @@ def _closed_run(
 ) -> Trajectory:
     """Return a run in closed form, whose curves are computed at their first use.
 
-    ``hit`` is the first step at the target, or at the floor if the target is below the
-    floor; None if there is no such step. ``error`` is the estimated error of this step.
+    ``hit`` is the first step at the target, or near the floor if the target is not
+    above the floor; None if there is no such step. ``error`` is the estimated error of
+    this step.
     """
     if hit is None:
         end = goal.last
@@ -392,7 +395,8 @@ def _closed_run(
     # A run that ends at step 0 has this step alone.
     steps = np.zeros(1, dtype=np.int64)
     if end > 0:
-        # A risk without parameters is treated as one with a single number.
+        # Fewer steps are saved of a run with many parameters. A risk without parameters
+        # is treated as one with a single number.
         steps = saved_steps(end, max(1, np.size(risk.initial)))
     return Trajectory.later(
         _Curves(solution, risk, steps),
@@ -447,8 +451,8 @@ def _followed_run(
     If Ctrl-C is pressed, return the part that has been computed.
     """
     descent = iterates.update_map
-    rules = StopRules(goal, iterates, tolerance)
-    end = _follow_to_end(iterates, goal, rules, display, callback)
+    stop_rules = StopRules(goal, iterates, tolerance)
+    end = _follow_to_end(iterates, goal, stop_rules, display, callback)
     # A run has no point if its loss at step 0 is not finite.
     if iterates.last_point is None:
         raise argument_error(
@@ -457,11 +461,11 @@ def _followed_run(
             "finite in loss and gradient at its initial parameters",
         )
     # The last point is saved, too, unless it is not finite.
-    rules.recorder.save(iterates.last_point)
+    stop_rules.recorder.save(iterates.last_point)
     if method == "auto":
         # A run states the method that was used.
         method = "fast" if iterates.skipped else "exact"
-    run = _ended_run(iterates, goal, rules, end, method)
+    run = _ended_run(iterates, goal, stop_rules, end, method)
     if iterates.error is not None and iterates.error > STATED_EXCESS * tolerance:
         run.notes["accuracy"] = (
             f"the estimated error of the scores, {iterates.error:.3g}, exceeds the "
@@ -473,16 +477,16 @@ def _followed_run(
 
 
 def _ended_run(
-    iterates: Iterates, goal: Goal, rules: StopRules, end: _End, method: str
+    iterates: Iterates, goal: Goal, stop_rules: StopRules, end: _End, method: str
 ) -> Trajectory:
     """Return the saved states of a run that has ended, as a `Trajectory`.
 
-    The states are moved out of the recorder of ``rules``, which must not be used
+    The states are moved out of the recorder of ``stop_rules``, which must not be used
     afterwards.
     """
     descent = iterates.update_map
     return Trajectory(
-        **rules.recorder.curves(),
+        **stop_rules.recorder.curves(),
         steps=end.steps,
         stop=end.stop,
         stop_reason=end.reason,
@@ -502,22 +506,22 @@ def _ended_run(
 def _follow_to_end(
     iterates: Iterates,
     goal: Goal,
-    rules: StopRules,
+    stop_rules: StopRules,
     display: Progress,
     callback: Callback | None,
 ) -> _End:
     """Follow the iterates until the run ends.
 
-    It ends when one of ``rules`` says so, when its iterates cannot continue (`Ended`),
-    or when Ctrl-C is pressed.
+    It ends when one of ``stop_rules`` says so, when its iterates cannot continue
+    (`Ended`), or when Ctrl-C is pressed.
     """
-    points = iterates.points(rules.recorder.schedule)
+    points = iterates.points(stop_rules.recorder.schedule)
     hit: int | None = None
     error: float | None = None
     try:
         # A run that leaves float64 ends with a reason, so no warning is needed.
         with np.errstate(over="ignore", invalid="ignore"):
-            stop = _first_stop(points, rules, display, callback)
+            stop = _first_stop(points, stop_rules, display, callback)
             if stop is Stop.REACHED:
                 hit, error = iterates.first_below(goal.epsilon, goal.last)
             elif stop is Stop.FLOOR:
@@ -543,18 +547,18 @@ def _follow_to_end(
 
 def _first_stop(
     points: Iterator[Point],
-    rules: StopRules,
+    stop_rules: StopRules,
     display: Progress,
     callback: Callback | None,
 ) -> Stop:
     """Go through the points of a run until a rule ends it, and return the reason."""
     for point in points:
-        stop = rules.stop(point)
+        stop = stop_rules.stop(point)
         if stop is not None:
             return stop
         display.update(point.step, loss=point.loss)
         if callback is not None:
-            is_saved = point.step == rules.recorder.saved[-1].step
+            is_saved = point.step == stop_rules.recorder.saved[-1].step
             if is_saved or point.step % CALLBACK_STEPS == 0:
                 callback(point.step, point.loss)
         # Parameters may be large, so this point is freed before the next one is made.
@@ -565,7 +569,7 @@ def _first_stop(
 def attach(
     run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None
 ) -> None:
-    """Attach a solution to a run, by which it computes the state at any step.
+    """Attach a `Solution` to a run, by which the run computes the state at any step.
 
     Parameters
     ----------

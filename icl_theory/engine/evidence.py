@@ -3,24 +3,26 @@ r"""How well a loss curve agrees with trainings.
 The curve is averaged over W windows of steps. Its means differ by r from the means of a
 training, and have the standard errors :math:`\sigma`. A training that is random, such
 as one from a random start, also scatters about its mean. The covariance of this scatter
-is estimated from a few draws as :math:`F^\top F`; each row of F is the deviation of a
-draw from the mean, scaled. A part λ of the scatter is taken as independent from window
-to window. So the covariance of r is
+is estimated from a few draws as :math:`F^\top F`; each row of F is the scaled deviation
+of a draw from the mean of the draws. A part λ of the scatter is taken as independent
+from window to window. So the covariance of r is
 
 .. math:: C = \mathrm{diag}(\sigma^2 + \lambda\,\mathrm{diag}\,F^\top F)
     + (1 - \lambda)\,F^\top F .
 
-A curve agrees with a training if it passes two tests. No window may be beyond the limit
-of the comparison. And :math:`\chi^2 = r^\top C^{-1} r` may not be larger than the value
-that a curve of this training exceeds once in a thousand times. Twice this value is
-allowed if the standard errors come with the curve and the training is not random: such
-errors leave out how far SGD strays from the exact run.
+A curve agrees with a training if it passes two tests. No window may differ by more
+standard errors than the ``limit`` of the `Evidence`. And :math:`\chi^2 = r^\top C^{-1}
+r` may not be larger than the value that a curve of this training exceeds once in a
+thousand times. Twice this value is allowed if the standard errors come with the curve
+and the training is not random: such errors leave out how far SGD strays from the exact
+run.
 
 Explanations are ordered by the score
 
 .. math:: \chi^2 + \ln\det C + 2\,k ,
 
-in which k is the number of fitted parameters. The best one has the lowest score.
+in which k is the number of fitted parameters, plus the ``prior`` of the `Candidate`.
+The best explanation has the lowest score.
 
 The noise of small batches may move the mean loss of SGD away from the exact loss. This
 shift is estimated for the run, and added to the losses of all trainings.
@@ -85,14 +87,14 @@ class Candidate(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How well a curve agrees with a training.
+    r"""How well a curve agrees with a training.
 
     Attributes
     ----------
     score : float
         The score, by which explanations are ordered; lower is better.
     misfit : float
-        The mean over windows of the squared differences, in standard errors.
+        :math:`\chi^2` divided by the number of windows.
     fits : bool
         Whether the curve agrees with the training.
     """
@@ -132,7 +134,7 @@ class Evidence:
     windows : Windows
         The windows.
     exact : ndarray, (T,)
-        Losses of the run.
+        Exact losses of the run at the T steps.
     means, errors : ndarray, (W,)
         Means of the curve and their standard errors.
     limit : float
@@ -187,8 +189,8 @@ class Evidence:
             z = _clipped(z_score(difference, self.errors, expected, self.rounding))
             return Residual(z, square=float(np.sum(z**2)), log_det_ratio=0.0)
         # A rounding error is added to the standard errors, as in `z_score`. So even if
-        # these are zero, differences by rounding have z-scores of about 1. The tiny
-        # number avoids a division by zero.
+        # the standard errors are zero, differences by rounding have z-scores of about
+        # 1. The tiny number avoids a division by zero.
         rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
         sigma = self.errors + rounding
         variance = np.sum(modes**2, axis=0)
@@ -233,7 +235,8 @@ class Evidence:
         normal_limit = chdtri(window_count, REJECTED)
         largest_square = normal_limit / (1.0 - 2.0 / self.freedom)
         # Errors that come with the curve leave out how far SGD strays from the exact
-        # run. For a random training, the covariance already contains such a scatter.
+        # run. A random training needs no factor for this, because its covariance
+        # already contains a scatter from training to training.
         if self.errors_of_curve and candidate.modes is None:
             largest_square *= STRAY
         largest_z = float(np.abs(residual.z).max())

@@ -64,9 +64,10 @@ DRAWS = 6
 # The size of the starts is fitted with this many of the draws. All draws would take
 # longer, and the size is stated only roughly.
 DRAWS_OF_FIT = 3
-# The number of prompts of a drawn fixed set. To leading order, the gap to the exact
-# loss is scaled from this number of prompts to others. With fewer prompts the next
-# order would matter, and with more prompts a training would take longer.
+# The number of prompts of a drawn fixed set. The gap between the exact loss and the
+# loss of such sets is scaled to sets of other sizes, to leading order in 1 / size. With
+# fewer prompts the next order would matter, and with more prompts a training would take
+# longer.
 SET_SIZE = 256
 # The largest number of positions for which the mean over positions is tried. A gradient
 # of the mean over N positions takes as long as N gradients of the run.
@@ -111,11 +112,11 @@ LOG_PRECISION = 1e-7
 # that can be found, and its spacing is fine enough for an interpolation in the
 # logarithm.
 #
-# Factors of the learning rate, in units of the pace of the curve: the factor c with
-# which the curve agrees best with the losses of the run at the steps c t.
+# Factors of the learning rate, in units of the pace of the curve. The pace is the
+# factor c with which the curve agrees best with the losses of the run at the steps c t.
 RATE_FACTORS = np.geomspace(0.8, 1.25, 5)
-# The number of paces that are compared. Nothing is trained for them, so that the grid
-# may be fine.
+# The number of paces that are compared. A pace takes no training, so this grid may be
+# fine.
 PACES = 65
 # Prompt lengths, in units of the length of the run.
 LENGTH_FACTORS = np.geomspace(0.25, 4.0, 9)
@@ -123,8 +124,8 @@ LENGTH_FACTORS = np.geomspace(0.25, 4.0, 9)
 START_FACTORS = np.geomspace(1 / 64, 256, 15)
 # Standard deviations of random parameters at step 0.
 START_DEVIATIONS = np.geomspace(0.1, 3.2, 6)
-# Sizes of fixed sets, in units of the batch. A set that is smaller than its batch is
-# trained as a whole; the grid begins below 1 because the batch is only estimated.
+# Sizes of fixed sets, in units of the batch size. No batch is larger than its set, but
+# the grid begins below 1 because the batch size is only estimated.
 SET_FACTORS = np.geomspace(0.8, 32.0, 12)
 # Factors of the loss with a known reason.
 REASONS = {
@@ -133,8 +134,7 @@ REASONS = {
 }
 # The usual momentum.
 MOMENTUM = 0.9
-# The largest factor of the steps, or of the learning rate, that is looked for; the
-# smallest one is its inverse.
+# The largest pace that is looked for; the smallest one is its inverse.
 LARGEST_PACE = 16.0
 # How schedules with a fitted number of steps are made, and described in words.
 SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
@@ -145,9 +145,9 @@ SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
 # Number of steps of the shortest curve for which schedules are tried. In fewer steps
 # one schedule can hardly be told from another.
 SHORTEST_SCHEDULE = 16
-# The number of steps of a schedule is fitted between this part of the curve and the
-# whole curve. The first grid has this many numbers. Neighbours differ by a factor of
-# about 1.6, and losses are interpolated between them.
+# The number of steps of a schedule is fitted between SHORTEST_PART of the curve and the
+# whole curve. The first grid has SCHEDULE_POINTS numbers. Neighbours differ by a factor
+# of about 1.6, and losses are interpolated between them.
 SHORTEST_PART = 1.0 / 32.0
 SCHEDULE_POINTS = 8
 # The fits of all schedules take about this many trainings: three schedules, each with
@@ -168,11 +168,12 @@ class Explanation:
     sentence : str
         The difference from the run, in words.
     parameters : dict
-        The parameters of the run that would have to change, by name, with their values.
+        The parameters of the run that would have to change, with their new values.
     misfit : float
-        Mean square of the differences from the curve, which are in standard errors.
+        Mean square of the differences from the curve, in standard errors.
     losses : ndarray, (T,), or None
-        The losses of this training at the steps of the comparison.
+        The losses of this training at the steps of the comparison; None if no training
+        explains all steps.
     """
 
     name: str
@@ -278,13 +279,14 @@ def _best_interpolated(
 ) -> _Estimate:
     """Estimate the number at which a training agrees best with a curve.
 
-    Return the logarithm of this number, and the score of the losses there, which are
-    interpolated. ``log_grid`` has the logarithms of the numbers at which losses are
-    computed. If fewer than two of these numbers have losses, nothing can be
+    Return the logarithm of this number, and the score of the interpolated losses at
+    this number. ``log_grid`` has the logarithms of the numbers at which losses are
+    computed. If the training succeeds at fewer than two of them, nothing can be
     interpolated, and the score is infinite.
     """
     from scipy.interpolate import PchipInterpolator
 
+    # The logarithms at which the training does not fail, and its means over windows.
     logs = []
     means = []
     for log in log_grid:
@@ -419,9 +421,9 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
     """Return the factor with which the exact losses agree best with the curve.
 
-    It minimises the weighted sum of squared differences. With the weights w, the exact
-    means x and the means y of the curve it is Σ w x y / Σ w x², and 0 if all exact
-    means are 0.
+    It minimises the weighted sum of squared differences. With the weights w, the
+    expected means x and the means y of the curve it is Σ w x y / Σ w x², and 0 if all
+    expected means are 0.
     """
     weights = evidence.weights()
     # `shift` is the amount that the noise of batches adds to all mean losses.
@@ -480,7 +482,8 @@ def _fitted_length(
     lengths = np.unique(np.round(N * LENGTH_FACTORS).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
-    # The exponential of a logarithm is rounded, but a length is an integer.
+    # The exponential of the logarithm of a length may differ from the length by
+    # rounding, so it is rounded to an integer.
     estimate = _best_interpolated(
         evidence, lambda length: losses_at(round(length)), np.log(grid)
     )
@@ -507,8 +510,9 @@ def _of_length(
 def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield trainings by another rule at the same learning rate.
 
-    For a run with momentum this is plain descent. For plain descent these are momentum
-    and Adam. For a run by any other rule there is no such training.
+    If the run is by the heavy ball, the other rule is plain descent. If it is by plain
+    descent, the other rules are momentum and Adam. For a run by any other rule there is
+    no such training.
     """
     rule_of_run = trainings.rule
     if isinstance(rule_of_run, HeavyBall):
@@ -674,8 +678,9 @@ def _modes(windows: Windows, curves: Array) -> Array:
 def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield the training of the run itself, with a constant added to its losses.
 
-    Noise of the standard deviation σ in the answers adds σ²/2 to the squared loss. The
-    noise of the run's own labels is preferred to a fitted one.
+    Noise of the standard deviation σ in the answers adds σ²/2 to the loss, which is
+    half the squared error. The noise of the run's own labels is preferred to a fitted
+    one.
     """
     family = trainings.run.family
     # A family without label noise may have a loss other than the squared one, to which
@@ -730,7 +735,7 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     curves = _losses_on_sets(trainings, sets)
     if curves is None:
         return
-    of_size = _SetsOfSize(
+    trainings_on_sets = _SetsOfSize(
         exact=trainings.exact,
         gap=trainings.exact - np.mean(curves, axis=0),
         modes=_modes(trainings.windows, np.array(curves)),
@@ -738,13 +743,19 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     # Either each batch is the whole set, so that the set has the size of a batch, or
     # batches are drawn from a set whose size is fitted.
     is_smooth = evidence.is_smooth
-    of_whole_batches = _of_set(of_size, batch, fitted=0, is_smooth=is_smooth)
+    with_size_of_batch = _of_set(
+        trainings_on_sets, batch, fitted=0, is_smooth=is_smooth
+    )
     grid = batch * SET_FACTORS
-    fitted_size = _best(evidence, of_size.losses, grid, of_size.scatter).number
-    of_drawn_batches = _of_set(of_size, fitted_size, fitted=1, is_smooth=is_smooth)
+    fitted_size = _best(
+        evidence, trainings_on_sets.losses, grid, trainings_on_sets.scatter
+    ).number
+    with_fitted_size = _of_set(
+        trainings_on_sets, fitted_size, fitted=1, is_smooth=is_smooth
+    )
     yield min(
-        of_whole_batches,
-        of_drawn_batches,
+        with_size_of_batch,
+        with_fitted_size,
         key=lambda training: evidence.verdict(training).score,
     )
 
@@ -752,9 +763,9 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 def _batch_of_curve(evidence: Evidence, sets: list[FixedSet]) -> float | None:
     """Estimate the batch size B of a curve.
 
-    The loss of a batch has the standard error deviation/√B, with the standard deviation
-    of the losses of single prompts. The result is None if there is no set from which to
-    learn the deviation, or no standard error.
+    The standard error of the loss of a batch is s/√B, with the standard deviation s of
+    the losses of single prompts. The result is None if there is no set from which to
+    learn s, or no standard error.
     """
     # `FixedSet.deviation` is the standard deviation at step 0, so it is compared with
     # the standard error of a single loss in the first window. `errors` has the standard
@@ -793,7 +804,7 @@ class _SetsOfSize(NamedTuple):
 
 
 def _of_set(
-    of_size: _SetsOfSize, size: float, fitted: int, is_smooth: bool
+    trainings_on_sets: _SetsOfSize, size: float, fitted: int, is_smooth: bool
 ) -> Candidate:
     """Return the training on a set of ``size`` prompts.
 
@@ -810,9 +821,9 @@ def _of_set(
             f"it is trained on a fixed set of about {_rounded(size):,} prompts{reason}"
         ),
         parameters={"dataset": _rounded(size)},
-        losses=of_size.losses(size),
+        losses=trainings_on_sets.losses(size),
         fitted=fitted,
-        modes=of_size.scatter(size),
+        modes=trainings_on_sets.scatter(size),
         prior=prior,
     )
 
@@ -821,8 +832,9 @@ def _losses_on_sets(trainings: Trainings, sets: list[FixedSet]) -> list[Array] |
     """Return the losses of a training on each set, (T,); None if a training fails."""
     curves = []
     for fixed_set in sets:
-        # There are only DRAWS trainings, but a gradient on SET_SIZE prompts may take
-        # longer than an exact one. The factor 4 for this is a cautious choice.
+        # This checks the work of all DRAWS trainings, with the same outcome for each
+        # set. A gradient on SET_SIZE prompts may take longer than an exact one; the
+        # factor 4 for this is a cautious choice.
         trainings.check_work(4 * DRAWS, fixed_set)
         losses = trainings.losses(fixed_set)
         if losses is None:
@@ -858,10 +870,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
 
 
 def _rounded(size: float) -> int:
-    """Return a number rounded to two significant digits; below 100, to an integer.
-
-    The number is a count of prompts, and so not far below 1.
-    """
+    """Round a number of prompts to two significant digits; below 100, to an integer."""
     unit = 10 ** max(int(math.log10(size)) - 1, 0)
     return round(size / unit) * unit
 
@@ -1013,8 +1022,9 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
 
     Step 0, before any update, may show a factor 2 or 1/2 of the loss. If this factor
     alone does not explain the curve, the curve is divided by it, and all explanations
-    are tried again. If nothing fits, there are two more attempts. If a loss is below
-    the floor of the run, a fixed set explains the curve. Otherwise schedules are tried.
+    are tried again. If nothing fits, there are two more attempts. If the mean loss of a
+    window is below the floor of the run, a fixed set explains the curve. Otherwise
+    schedules are tried.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
     search = _Search(trainings, deadline=time.monotonic() + PATIENCE)
@@ -1103,7 +1113,8 @@ class _Search:
     ) -> Iterator[Candidate]:
         """Yield the candidates of the explainers.
 
-        The names of explainers that take too long are kept in ``untried``.
+        The names of explainers that would take too long, or whose turn comes after the
+        deadline, are kept in ``untried``.
         """
         # `counted` shows the progress.
         for name in counted(list(explainers), "explanations"):

@@ -53,7 +53,7 @@ class FixedSetRisk(Risk):
         The exact risk, over the parameters of the trainer. If it is None, no
         ``population_loss`` is observed.
     trainer : Trainer
-        The sampler of this risk, which evaluates losses of given prompts.
+        The sampler of the population risk, which evaluates losses of given prompts.
     prompts : int or NamedTuple
         The prompts, or their number M. With a number they are drawn with ``seed``.
     batch : int, optional
@@ -126,7 +126,7 @@ class FixedSetRisk(Risk):
         """The mean loss of all prompts, as a risk without observations.
 
         It is built at the first use and kept. Building it may take long if the loss has
-        a quicker form, see ``_condensed``.
+        a quicker form (``_condensed``), which is computed from all prompts.
         """
         condensed = _condensed(self.trainer, self.prompts)
         if condensed is None:

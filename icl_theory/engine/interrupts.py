@@ -124,11 +124,11 @@ def loads(function: F) -> F:
 
 def load_whole(*modules: str) -> None:
     """Load modules of other packages, if they are installed, with Ctrl-C put off."""
-    missing = [name for name in modules if name not in sys.modules]
-    if not missing:
+    not_loaded = [name for name in modules if name not in sys.modules]
+    if not not_loaded:
         return
     with deferred():
-        for name in missing:
+        for name in not_loaded:
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module(name)
 
@@ -139,8 +139,8 @@ def none_swallowed() -> Iterator[None]:
 
     If an error is raised in the callback of a weak reference or by ``__del__``, Python
     only passes it to ``sys.unraisablehook``, which prints it, and goes on. If this
-    error is Ctrl-C, it is recorded in SWALLOWED. It is raised again at the next update
-    of a `Progress`, or at the end of the block.
+    error is Ctrl-C, it is recorded in SWALLOWED. It is raised again when a `Progress`
+    next begins, is updated or ends, or at the end of the block.
     """
     default_hook = sys.unraisablehook
 

@@ -154,14 +154,14 @@ def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
 def _loss_values(losses: Any) -> Array:
     """Return losses as a row of numbers, (T,), or refuse them."""
     # `floats` returns None for an object that is not an array of real numbers.
-    numbers = None if losses is None else floats(losses)
-    if numbers is None:
+    array = None if losses is None else floats(losses)
+    if array is None:
         raise argument_error(
             "losses",
             losses,
             "numbers without a mask, a CSV file or a function of a state",
         )
-    values = np.atleast_1d(numbers)
+    values = np.atleast_1d(array)
     if values.ndim > 1 or not values.size:
         raise argument_error("losses", losses, "a row of at least one number")
     return values
@@ -215,7 +215,7 @@ def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Column
 
 
 def increasing(steps: Any) -> Steps:
-    """Return steps as an array of integers, or refuse them if they do not increase."""
+    """Return steps as an array, or refuse them unless they are increasing integers."""
     values = real_array("steps", steps, ndim=1, most=EXACT)
     if not values.size:
         raise argument_error("steps", steps, "at least one")

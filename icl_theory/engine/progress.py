@@ -73,9 +73,9 @@ class Progress(contextlib.ContextDecorator):
         """Record how many things are done.
 
         A negative ``total`` stands for an unknown one, and a ``loss`` of NaN is not
-        shown. A run calls this at every step, so it must be fast. The things that are
-        done at the first call were done before this computation began, and do not count
-        in the speed.
+        shown. A run calls this method at every step, so it must be fast. The things
+        that are done at the first call do not count in the speed, because they were
+        done before the clock of the speed started.
         """
         if self.done < 0:
             self._first_update = time.monotonic()
@@ -240,7 +240,10 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _is_taken() -> bool:
-    """Whether another display of rich draws here, or this process is a worker."""
+    """Whether another display of rich, or a parent process, may draw in the terminal.
+
+    Two displays in one terminal would overwrite each other.
+    """
     from multiprocessing import parent_process
 
     # While a display of rich is drawn, a proxy takes the place of the stream.

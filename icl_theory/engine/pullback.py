@@ -553,11 +553,11 @@ class SampledPullback(Pullback, AroundTrainer):
 
     def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, (R,) and (R, ...)."""
-        inner_params = np.stack([self.map.inward(of_run) for of_run in params])
+        inner_params = np.stack([self.map.inward(run_params) for run_params in params])
         losses, inner_gradients = self.risk.evaluate_runs(inner_params, prompts)
         gradients = [
-            self.map.outward(of_run, gradient)
-            for of_run, gradient in zip(params, inner_gradients, strict=True)
+            self.map.outward(run_params, gradient)
+            for run_params, gradient in zip(params, inner_gradients, strict=True)
         ]
         return losses + self.pullback.offset(), np.stack(gradients)
 

@@ -36,7 +36,7 @@ LARGEST_DENSE = 12
 class Solution(Protocol):
     """The iterates of a training run, by their step numbers.
 
-    The iterates are known in closed form (`Risk.closed_form`) or computed step by step.
+    They are known in closed form (`Risk.closed_form`) or computed in order.
     """
 
     def states(self, steps: NDArray[np.int64]) -> Array:
@@ -47,8 +47,9 @@ class Solution(Protocol):
         """Return the first step with loss <= epsilon, and its estimated error.
 
         The step is None if it is beyond ``last``. The error is None for a flow, whose
-        steps are times. It is also None if every step is taken and the losses at this
-        step and at the step before differ from epsilon by more than rounding.
+        steps are times. It is also None if the step is certain: if every step is taken,
+        and the losses at this step and at the step before differ from epsilon by more
+        than rounding.
         """
         ...
 
@@ -168,7 +169,10 @@ class Risk(Protocol):
         return (array,)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Quantities to record along a run, by name. Plots draw ``attention``."""
+        """Quantities to record along a run, by name.
+
+        Plots draw the quantity named ``attention``.
+        """
         return {}
 
     def floor(self) -> float:
@@ -191,13 +195,13 @@ class Risk(Protocol):
 
         Override this method if the product has a formula.
         """
-        length = float(np.abs(direction).max(initial=0.0))
-        if length == 0.0:
+        largest_entry = float(np.abs(direction).max(initial=0.0))
+        if largest_entry == 0.0:
             return np.zeros_like(direction)
-        # The parameters change by DIFFERENCE_STEP times their size, or by
-        # DIFFERENCE_STEP itself if their size is below 1.
+        # The parameters change by up to DIFFERENCE_STEP times the size of the largest
+        # one, or by up to DIFFERENCE_STEP itself if this size is below 1.
         scale = max(1.0, float(np.abs(params).max(initial=0.0)))
-        h = DIFFERENCE_STEP * scale / length
+        h = DIFFERENCE_STEP * scale / largest_entry
         _loss, gradient_ahead = self.evaluate(params + h * direction)
         _loss, gradient_behind = self.evaluate(params - h * direction)
         return (gradient_ahead - gradient_behind) / (2.0 * h)
@@ -298,11 +302,12 @@ def largest_eigenvalue(
     RuntimeError
         Lanczos' method does not converge.
     """
-    root = np.sqrt(np.broadcast_to(np.asarray(metric, dtype=float), shape))
+    root_metric = np.sqrt(np.broadcast_to(np.asarray(metric, dtype=float), shape))
 
     def product(flat: Array) -> Array:
         """Multiply ``M^-1/2 H M^-1/2`` with a vector of all parameters."""
-        return np.ravel(hessian(np.reshape(flat, shape) / root) / root)
+        direction = np.reshape(flat, shape) / root_metric
+        return np.ravel(hessian(direction) / root_metric)
 
     size = math.prod(shape)
     if size <= LARGEST_DENSE:
@@ -314,7 +319,7 @@ def largest_eigenvalue(
         vector = vectors[:, -1]
     else:
         value, vector = _lanczos(product, size)
-    return Eigenpair(value, vector.reshape(shape) / root)
+    return Eigenpair(value, vector.reshape(shape) / root_metric)
 
 
 def _lanczos(product: Callable[[Array], Array], size: int) -> tuple[float, Array]:

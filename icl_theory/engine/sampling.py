@@ -439,9 +439,11 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     # One drawn prompt shows the types and axes. Its numbers do not matter, so any seed
     # would do.
     example = trainer.draw(np.random.default_rng(0), 1)
-    kind = type(example).__name__
+    type_name = type(example).__name__
     if type(prompts) is not type(example) or len(prompts) != len(example):
-        raise argument_error("prompts", prompts, f"{kind} as this trainer draws them")
+        raise argument_error(
+            "prompts", prompts, f"{type_name} as this trainer draws them"
+        )
     count = prompt_count(prompts)
     if count == 0:
         raise argument_error("prompts", 0, "at least one prompt")
@@ -449,8 +451,8 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     fields = getattr(example, "_fields", range(len(example)))
     for name, array, drawn_array in zip(fields, prompts, example, strict=True):
         _check_array(f"{name} of the prompts", array, drawn_array)
-    # Other lengths of axes are allowed if the trainer can use them, because prompts may
-    # have random lengths.
+    # The axes may have other lengths than in drawn prompts if the trainer can use them,
+    # because prompts may have random lengths.
     try:
         losses = trainer.losses_on(trainer.initial, prompts)
     except (ValueError, IndexError) as error:

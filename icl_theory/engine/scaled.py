@@ -1,8 +1,8 @@
 """A loss times a number.
 
 Many programs train on the mean squared error, which is twice the loss of this package.
-`ScaledRisk` is a loss times such a number c. Plain descent on it at the rate η takes
-the same steps as descent on the inner loss at the rate ηc. For other rules, such as
+A `ScaledRisk` is a loss times a number c. Plain descent on it at the rate η takes the
+same steps as descent on the inner loss at the rate ηc. For some other rules, such as
 Adam or clipping, no change of the rate has the effect of c. Therefore `ScaledRisk`
 multiplies the loss and its gradient.
 """
@@ -176,7 +176,7 @@ class ScaledRisk(AroundRisk):
         inner = column_gradients_of(self.risk)
         if inner is None:
             return None
-        return lambda columns, index: self.factor * inner(columns, index)
+        return lambda columns, indices: self.factor * inner(columns, indices)
 
     def series(
         self, states: Array, steps: NDArray[np.int64]
@@ -191,14 +191,14 @@ class ScaledRisk(AroundRisk):
 
 
 class ScaledTrainer(ScaledRisk, AroundTrainer):
-    """A trainer whose losses and gradients are multiplied by a number.
+    """A trainer whose losses and gradients are multiplied by a number c.
 
     Parameters
     ----------
     risk : Trainer
         The inner trainer, which draws the prompts.
     factor : float
-        The number.
+        The number c.
     """
 
     risk: Trainer[Any]

@@ -21,7 +21,7 @@ class Training(Protocol):
 
     @property
     def method(self) -> str:
-        """How its steps are computed."""
+        """How the steps of the training are computed."""
         ...
 
     @property
@@ -78,7 +78,8 @@ class Scope:
     def applies(self, training: Training) -> bool:
         """Whether the theory applies to a run or a problem.
 
-        No theory applies to training on a fixed set of prompts.
+        No theory applies to training on a fixed set of prompts, nor to a problem that
+        is outside the theory of its family.
         """
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
@@ -153,11 +154,11 @@ class Scope:
         if not names:
             return ""
         listed = _listed(names, most)
-        training = f"training by {listed}"
+        excluded = f"training by {listed}"
         if method == "flow":
-            training = f"the flow of {listed}"
+            excluded = f"the flow of {listed}"
         return (
-            f"The theory is for {self.words} and not applicable to {training}: no "
+            f"The theory is for {self.words} and not applicable to {excluded}: no "
             "predictions and statements are shown beside it."
         )
 

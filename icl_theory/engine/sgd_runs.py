@@ -1,10 +1,10 @@
 """Many runs of stochastic gradient descent, advanced as one array.
 
 `train_runs` takes a step in all runs before it takes the next one: one generator draws
-the prompts of all runs, `Trainer.evaluate_runs` computes their losses and gradients
-together, and the rule changes the parameters of each run. `sgd_losses` makes the runs
-with which a loss curve is compared. In shapes, R is the number of runs and T the number
-of steps whose losses are kept.
+the prompts of all runs, `Trainer.evaluate_runs` computes losses and gradients of many
+runs together, and the rule changes the parameters of each run. `sgd_losses` makes the
+runs with which a loss curve is compared. In shapes, R is the number of runs and T the
+number of steps whose losses are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from icl_theory.memory import keep_freed
 
 # The largest number of steps of an SGD run. This many steps take minutes.
 LONGEST_SGD = 10**6
-# A group of runs is advanced together. The prompts of all its runs in one step take up
-# to this number of bytes, 4 MiB. The arrays that are computed from the prompts take a
-# few times as much, and should fit into the cache of a processor.
+# The losses and gradients of a group of runs are computed together. The prompts of all
+# its runs in one step take up to this number of bytes, 4 MiB. The arrays that are
+# computed from the prompts take a few times as much, and should fit into the cache of a
+# processor.
 LARGEST_GROUP_BYTES = 2**22
 
 
@@ -166,9 +167,9 @@ class _Runs:
 
 
 def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
-    """Split the runs into groups that are advanced together, see LARGEST_GROUP_BYTES.
+    """Split the runs into groups that are evaluated together, see LARGEST_GROUP_BYTES.
 
-    All steps are taken to have prompts of the size of step 0.
+    The prompts of every step are assumed to be as large as the prompts of step 0.
     """
     prompts = trainer.prompts(0)
     # An array that the prompts lack is None.

@@ -1,6 +1,6 @@
 """Sharpness λ_max, the largest eigenvalue of the Hessian, along a run and at a minimum.
 
-Gradient descent stays at a minimum if its learning rate is at most 2/λ_max.
+Gradient descent stays at a minimum if its learning rate is below 2/λ_max. The function
 `largest_stable_eta` searches for a minimum by a trust-region method, and then takes
 steps of Newton's method from the end of the search. It refuses a risk whose minimum
 lies at infinity.
@@ -150,12 +150,12 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         raise argument_error("risk", risk, "one that does not draw its data")
     if risk.scheduled:
         raise argument_error("risk", risk, "one that is the same at all steps")
-    origin = risk.initial if start is None else risk._checked(start)
-    _first_loss, first_gradient = risk.evaluate(origin)
-    # Gradients count as zero if they are small compared with the one at the origin.
-    gradient_norm = float(np.linalg.norm(first_gradient))
-    nearby = _near_minimum(risk, origin, gradient_norm)
-    params = _newton_minimum(risk, nearby, gradient_norm, origin)
+    search_start = risk.initial if start is None else risk._checked(start)
+    _first_loss, first_gradient = risk.evaluate(search_start)
+    # Later gradients count as zero if they are small compared with the first one.
+    first_gradient_norm = float(np.linalg.norm(first_gradient))
+    nearby = _near_minimum(risk, search_start, first_gradient_norm)
+    params = _newton_minimum(risk, nearby, first_gradient_norm, search_start)
     if params is None:
         raise argument_error("risk", risk, "one with a minimum at finite parameters")
     sharpness = risk.sharpness(params)
@@ -165,15 +165,16 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     )
 
 
-def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
+def _near_minimum(risk: Risk, search_start: Array, first_gradient_norm: float) -> Array:
     """Return the parameters at which a trust-region search for a minimum ends.
 
-    ``gradient_norm`` is the norm of the gradient at the ``origin``.
+    The search begins at ``search_start``, at which the gradient has the norm
+    ``first_gradient_norm``.
     """
     from scipy.optimize import minimize
 
     # `minimize` works with vectors, so parameters are flattened and reshaped.
-    shape = np.shape(origin)
+    shape = np.shape(search_start)
     evaluations = itertools.count()
 
     # This function is called only within the block below, which defines `display`.
@@ -193,12 +194,12 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
         # `_newton_minimum` continues from the result.
         result = minimize(
             objective,
-            np.ravel(origin),
+            np.ravel(search_start),
             jac=True,
             hessp=hessian_product,
             method="trust-ncg",
             options={
-                "gtol": SEARCH_TOLERANCE * gradient_norm,
+                "gtol": SEARCH_TOLERANCE * first_gradient_norm,
                 "maxiter": SEARCH_ITERATIONS,
             },
         )
@@ -206,14 +207,14 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
 
 
 def _newton_minimum(
-    risk: Risk, params: Array, first_gradient_norm: float, origin: Array
+    risk: Risk, params: Array, first_gradient_norm: float, search_start: Array
 ) -> Array | None:
     """Return the nearby minimum that Newton's method finds; None if there is none.
 
     There are two signs of a minimum: a step of the method becomes small
     (SMALL_NEWTON_STEP), or the gradient is only rounding (FLAT), compared with the
-    curvature or with ``first_gradient_norm``, the norm of the gradient at the
-    ``origin``. On the way to a minimum at infinity, gradient and curvature vanish
+    curvature or with ``first_gradient_norm``, the norm of the gradient at
+    ``search_start``. On the way to a minimum at infinity, gradient and curvature vanish
     together in some direction, and the steps do not become smaller: for the function
     e^-x all steps have the length 1.
     """
@@ -234,7 +235,7 @@ def _newton_minimum(
         if step is None:
             return None
         params = params - step
-        distance = float(np.abs(params - origin).max())
+        distance = float(np.abs(params - search_start).max())
         if np.abs(step).max() <= SMALL_NEWTON_STEP * max(1.0, distance):
             return params
     return None
@@ -257,7 +258,7 @@ def _newton_step(
     direction = gradient
     squared_residual = float(np.sum(residual**2))
     gradient_norm = float(np.linalg.norm(gradient))
-    small_enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
+    squared_tolerance = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
     # Without rounding, as many iterations as parameters would be enough. Rounding may
     # make several times as many necessary, in particular if there are few parameters.
     # The limit keeps the method from iterating forever.
@@ -271,7 +272,7 @@ def _newton_step(
         residual = residual - length * product
         squared_residual_before = squared_residual
         squared_residual = float(np.sum(residual**2))
-        if squared_residual <= small_enough:
+        if squared_residual <= squared_tolerance:
             break
         direction = residual + squared_residual / squared_residual_before * direction
     return step

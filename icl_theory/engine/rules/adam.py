@@ -30,9 +30,9 @@ class Adam(Rule):
         m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad
         v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
 
-    and the step is :math:`\Delta = -\eta\,\hat m/(\sqrt{\hat v} + \varepsilon)` with
-    :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 - \beta_2^{t+1})`.
-    This is ``torch.optim.Adam`` with the same default settings.
+    and step t = 0, 1, … is :math:`\Delta = -\eta\,\hat m/(\sqrt{\hat v} +
+    \varepsilon)` with :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 -
+    \beta_2^{t+1})`. This is ``torch.optim.Adam`` with the same default settings.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Gradient descent, plain and normalised: rules without memory.
 
-A rule returns the change of the parameters in a step, and the memory after it, which is
-empty here.
+A rule returns the change of the parameters in a step, and the memory after the step.
+The memory of these rules is empty.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class GradientDescent(Rule):
     def jacobian(self, rates: Array, eta: float) -> Array:
         """Return the derivatives of a step as 1 x 1 matrices, (..., 1, 1).
 
-        Along an eigenvector of the Hessian with the eigenvalue λ, a step is -ηλ times
-        the parameter. So its derivative is minus the rate ηλ.
+        ``rates`` has the values of ηλ for eigenvalues λ of the Hessian. Along the
+        eigenvector of λ, a step is -ηλ times the parameter, so its derivative is -ηλ.
         """
         return np.asarray(-rates)[..., None, None]
 
@@ -52,7 +52,8 @@ class GradientDescent(Rule):
 class Normalised(Rule):
     r"""Steps of length η, :math:`\Delta = -\eta M^{-1}g/\sqrt{g^\top M^{-1}g}`.
 
-    Here Δ is the step, η the learning rate, g the gradient and M = `Risk.metric`.
+    Here Δ is the step, η the learning rate, g the gradient and M = `Risk.metric`. The
+    length is :math:`\sqrt{\Delta^\top M\Delta}`.
     """
 
     name = "ngd"
@@ -154,7 +155,7 @@ def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array
     """Return the step of length ``eta`` down a gradient; 0 if the gradient is 0."""
     largest = float(np.abs(gradient).max(initial=0.0))
     # A gradient that is zero, infinite or NaN has no direction. The step is then zero,
-    # infinite or NaN as well, which ends the run.
+    # infinite or NaN as well, and the rules that stop a run judge it.
     if not 0.0 < largest < math.inf:
         return -eta * gradient / metric
     # Scaled so that squares neither underflow nor overflow, as in `norm_in`. The scale

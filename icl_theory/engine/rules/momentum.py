@@ -25,8 +25,8 @@ class Velocity(Rule):
     momentum : float
         β, from 0 to below 1.
     weight_decay : float
-        The factor λ of the penalty :math:`\tfrac\lambda2|\theta|^2`, whose gradient is
-        added to the gradient of the loss.
+        The factor λ of the penalty :math:`\tfrac\lambda2\theta^\top M\theta` with M =
+        `Risk.metric`. The gradient of the penalty is added to the gradient of the loss.
     """
 
     momentum: float = MOMENTUM
@@ -106,7 +106,8 @@ class HeavyBall(Velocity):
     def memory_scale(self, eta: float) -> float:
         """Return the total distance that a velocity of 1 moves the parameters.
 
-        The moves have the lengths η, η β, η β² and so on. Their sum is η / (1 - β).
+        The move is η in the step that computes the velocity, and η β, η β² and so on in
+        later steps. The sum is η / (1 - β).
         """
         return eta / (1.0 - self.momentum)
 

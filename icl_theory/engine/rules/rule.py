@@ -1,7 +1,7 @@
 """The contract of an update rule, which turns a gradient and a memory into a step.
 
 The memory is an array in which a rule keeps numbers from step to step, such as a
-velocity. The rule gets it in each step, and returns the next one.
+velocity. The rule gets the memory in each step, and returns the memory after the step.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Rule(Protocol):
     reducible : bool
         Whether the rule commutes with reductions of the parameters (`Risk.metric`). If
         it does, training the few numbers of a reduced risk gives the same result as
-        training the matrices for which they stand. A rule that scales each entry by the
-        size of this entry, such as Adam, does not commute. True by default.
+        training the matrices for which they stand. A rule that divides each entry of
+        the gradient by its own size, such as Adam, does not commute. True by default.
     horizon : int or None
         The step from which the learning rate is zero, so that runs by this rule end
         there at the latest; None by default.
@@ -122,8 +122,9 @@ class Rule(Protocol):
     def memory_scale(self, eta: float) -> float:
         """Return the total change of the parameters that a memory of size 1 causes.
 
-        It is the sum of the changes in all later steps. Runs that skip steps multiply
-        the memory by this factor, so that one tolerance suits parameters and memory.
+        It is the sum of the changes in the step that computes the memory and in all
+        later steps. Runs that skip steps multiply the memory by this factor, so that
+        one tolerance suits parameters and memory.
         """
         return 1.0
 

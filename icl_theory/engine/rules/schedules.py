@@ -74,7 +74,8 @@ class Constant(Schedule):
 class Cosine(Schedule):
     r"""The factor :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`, half a cosine.
 
-    The factor falls from 1 at step 0 to f at step T, and stays f. Up to step T this is
+    The factor falls from 1 at step 0 to f at step T, and stays f. Up to step T and with
+    the learning rate η this is
     ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)``; after step T
     the schedule of PyTorch rises again.
 
@@ -163,7 +164,7 @@ class Piecewise(Schedule):
     Parameters
     ----------
     milestones : sequence of int
-        Increasing steps. A milestone counts as reached from the step of this number on.
+        Increasing steps. A milestone m counts as reached from step m on.
     decay : float
         The factor f.
     """
@@ -351,7 +352,7 @@ class Scheduled(Wrapper):
 
     @property
     def _schedule(self) -> Schedule:
-        """The schedule; `__post_init__` has made a function a `Function`."""
+        """The schedule, or the `Function` around a function that was given instead."""
         assert isinstance(self.schedule, Schedule)
         return self.schedule
 

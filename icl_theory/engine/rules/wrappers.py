@@ -24,7 +24,8 @@ CLIP_GUARD = 1e-6
 class Wrapper(Rule):
     """A rule that changes the input or the step of a wrapped rule.
 
-    Its memory is the memory of the wrapped rule.
+    Its memory is the memory of the wrapped rule. Its steps cannot be skipped, unless a
+    subclass overrides ``skippable``.
 
     Parameters
     ----------
