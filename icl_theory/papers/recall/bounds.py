@@ -282,10 +282,10 @@ def noise_cost(M: int, alpha: float) -> float:
 
 
 def _counts_of_noise(M: int, alpha: float) -> Array:
-    """Return the counts of noise among M answers that are likely enough to matter.
+    """Return the likely counts of noise among M answers.
 
-    The counts 0 and M are left out, see `noise_cost`. If there are many counts, the
-    result has only every n-th one.
+    The counts 0 and M are left out, see `noise_cost`. If there are many likely counts,
+    only every n-th one is returned.
     """
     mean = M * alpha
     deviation = math.sqrt(M * alpha * (1.0 - alpha))

@@ -346,7 +346,7 @@ class Recall(Family):
         if tied and self.start is not None:
             # A given start may have a λ for each trigger. Such a start is longer than a
             # single λ together with v and γ, if they are trained.
-            tied = len(self.start) <= 1 + self._number_of_scalars_trained
+            tied = len(self.start) <= 1 + self._number_of_trained_scalars
         gamma, v = self.held
         return RecallRisk(
             self.whole_task,
@@ -364,7 +364,7 @@ class Recall(Family):
         return self.start is not None
 
     @property
-    def _number_of_scalars_trained(self) -> int:
+    def _number_of_trained_scalars(self) -> int:
         """How many of v and γ are trained."""
         gamma, v = self.held
         trains_gamma = bool(self.whole_task.alpha) and gamma is None
@@ -444,8 +444,8 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
     if floor_excess > VISIBLE:
         floor = f" over a floor {floor_excess:.3g} above the Bayes risk"
     # With noise, and with v held or κ = 0, the best strength may be finite.
-    finite_optimum = risk.kappa == 0 or (risk.scaled and risk.v is not None)
-    if risk.noisy and finite_optimum:
+    optimum_may_be_finite = risk.kappa == 0 or (risk.scaled and risk.v is not None)
+    if risk.noisy and optimum_may_be_finite:
         if not floor:
             return {"floor": "the least loss is not known"}
         return {"floor": f"the least loss{floor} lies at a finite λ"}
