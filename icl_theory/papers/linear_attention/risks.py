@@ -9,8 +9,9 @@ Letters, as in the module of the law: a prompt has N tokens of covariance Λ, a 
 the second moment W, and label noise of standard deviation σ. x is the query, with the
 second moment Λ_q, and h the mean of label times token, with the second moment M. The
 best matrix is Γ*, and G the gradient of the loss with respect to Γ. The modes of the
-law are the axes u_a and v_b, the eigenvectors of Λ_q and M. The eigenvalues are q_a and
-m_b = s_b², and ``reach`` has the numbers u_aᵀ Γ* v_b s_b. A gap is u_aᵀ(Γ - Γ*)v_b s_b.
+law are the axes u_a and v_b, the eigenvectors of Λ_q and M, in the columns of U and V.
+The eigenvalues are q_a and m_b = s_b², and ``law.modes.reach`` has the numbers
+u_aᵀ Γ* v_b s_b. A gap is u_aᵀ(Γ - Γ*)v_b s_b.
 """
 
 from __future__ import annotations
@@ -387,8 +388,8 @@ class ModeSteps(Counted):
             # A product of matrices adds d rounded terms.
             squares = q * gaps**2
             product_errors = law.d * squares.sum(axis=(1, 2))
-            # The loss of a mode is half its square in ``squares``. It falls like
-            # exp(-2 η κ t), so that an error of κ changes it by ηt times the square.
+            # A mode adds half of its entry in ``squares`` to the loss. This half falls
+            # like e^(-2ηκt), so that an error of κ changes it by ηt times the entry.
             curvature_errors = law.d * self.risk.curvature + self._curvature_rounding
             rate_errors = (
                 self.eta * steps * np.sum(squares * curvature_errors, axis=(1, 2))

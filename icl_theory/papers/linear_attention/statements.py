@@ -420,6 +420,7 @@ def staircase(quick: bool) -> Claim:
     base = LinearAttention(
         d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3
     )
+    # Each head is alone along its axis, which is an eigenvector of Λ.
     alone = base.changed(eta=0.05, start=aligned(3, start))
     law = alone.law()
     expected_times = []
@@ -457,11 +458,11 @@ def _half_times(problem: LinearAttention) -> Array:
     A step is infinite if the entry stays below half of the best one.
     """
     run = problem.simulate()
-    times = []
+    steps = []
     for j, half in enumerate(0.5 * problem.law().best):
         step = _first_step(run, j, half)
-        times.append(math.inf if step is None else step)
-    return np.array(times)
+        steps.append(math.inf if step is None else step)
+    return np.array(steps)
 
 
 def _first_step(run: Trajectory, j: int, least: float) -> int | None:
@@ -486,7 +487,7 @@ SHIFTED = {
 
 
 def shifted(lengths: Iterable[int]) -> dict[str, Array]:
-    """Return, for each shift, the excess over the least loss, divided by that loss.
+    """Return the excess after each shift, divided by the least loss.
 
     The best matrix of the law of training is tested on the shifted law. Each array has
     an entry for each length of prompts.
@@ -603,11 +604,11 @@ def memorised(d: int, draws: int) -> Memorised:
     new_ratios = list[FewAndMany]()
     shares = list[FewAndMany]()
     ratios = np.array([0.25, 0.5, 1.0, 2.0, 8.0])  # k/d
-    sizes = (ratios * d).astype(int).tolist()
+    task_counts = (ratios * d).astype(int).tolist()  # k
     noise = 0.5
     for N in (4 * d, 64 * d):
         problem = LinearAttention(d=d, N=N, noise=noise)
-        means = task_diversity(problem, sizes, draws=draws).mean()
+        means = task_diversity(problem, task_counts, draws=draws).mean()
         limit = diversity_limit(d, N, noise, ratios)
         limit_error = max(
             limit_error,
@@ -670,8 +671,11 @@ def _median_loss(problem: LinearAttention, prompts: int, draws: int) -> float:
 
     The median is over ``draws`` draws of these prompts.
     """
-    new = problem.new_tasks()
-    new_losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
+    new_law = problem.new_tasks()
+    new_losses = []
+    for seed in range(draws):
+        gamma = pretrained(problem, prompts, seed)
+        new_losses.append(new_law.loss(gamma))
     return float(np.median(new_losses))
 
 
@@ -797,8 +801,9 @@ def fixed_points(quick: bool) -> Errors:
         for in_subset in _subsets(3):
             # A row is the value, the key and the query of a head. Heads of the
             # directions outside of the subset are zero.
-            column = in_subset[:, None]
-            heads = np.column_stack([in_subset, column * keys, column * queries])
+            used_keys = in_subset[:, None] * keys
+            used_queries = in_subset[:, None] * queries
+            heads = np.column_stack([in_subset, used_keys, used_queries])
             risk = Pullback(merged, Heads(heads, 3))
             loss, gradient = risk.evaluate(risk.initial)
             # At a fixed point the gradient is zero.
@@ -844,9 +849,10 @@ def _distances_from_levels(
     distances = []
     for _ in range(starts):
         heads = rng.normal(0.0, HEAD_SIZE, (d, 1 + 2 * d))
-        end = _root_of_gradient(Pullback(merged, Heads(heads, d)))
-        if end is not None:
-            distances.append(float(np.abs(level_excesses - merged.excess(end)).min()))
+        gamma = _root_of_gradient(Pullback(merged, Heads(heads, d)))
+        if gamma is not None:
+            gaps = np.abs(level_excesses - merged.excess(gamma))
+            distances.append(float(gaps.min()))
     # Without any root the row has tested nothing, and must fail.
     return distances or [math.inf]
 
@@ -895,9 +901,9 @@ def merged_fixed_points(quick: bool) -> Claim:
     for _ in range(starts):
         # A row is a value v_h and the nine entries of a matrix A_h: Γ = Σ v_h A_h.
         heads = MergedHeads(rng.normal(0.0, HEAD_SIZE, (3, 10)), 3)
-        end = _root_of_gradient(Pullback(merged, heads))
-        if end is not None:
-            distances.append(min(np.abs(end).max(), apart(end, law.best)))
+        gamma = _root_of_gradient(Pullback(merged, heads))
+        if gamma is not None:
+            distances.append(min(np.abs(gamma).max(), apart(gamma, law.best)))
     # If all values are zero, so is Γ, and only the values have a gradient, ⟨G, A_h⟩
     # with the gradient G with respect to Γ. If the component along G is removed from
     # random A_h, the gradient of the values vanishes, too.
@@ -1378,7 +1384,7 @@ def other_labels(quick: bool) -> Errors:
         spread = (pair_weights[:, None] * deviation).T @ deviation  # Cov xy
         mean_y_square = pair_weights @ y**2
         # The least mean squared error is E y² - (E xy)ᵀΛ⁻¹E xy.
-        least = float(mean_y_square - mean @ np.linalg.solve(SKEWED, mean))
+        least_error = float(mean_y_square - mean @ np.linalg.solve(SKEWED, mean))
         # The layer predicts xᵀĝ for the query x, with a column ĝ = Γh for each of the n
         # prompts, (d, n).
         tokens, labels, weights = cubic_prompts(law, M)
@@ -1389,7 +1395,7 @@ def other_labels(quick: bool) -> Errors:
             - 2.0 * mean @ estimate @ weights
             + mean_y_square
         )
-        moments = PairMoments(mean, spread, least)
+        moments = PairMoments(mean, spread, least_error)
         yield error, published_error(law, N, M, moments)
     return (
         "d = 2, a covariance with correlation, (N, M) = (3, 1), (20, 2), cubic labels"

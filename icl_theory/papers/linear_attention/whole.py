@@ -6,7 +6,8 @@ and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0
 `TensorRisk` is the risk over this tensor. `SeparateLayer` maps the weights of heads
 with separate keys and queries to the same tensor. `MergedHeads` is for heads in which
 only the value :math:`v_h` and the block :math:`A_h` of keys and queries are not zero.
-It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
+It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction
+:math:`x^\top\Gamma h`, with the mean h of :math:`y_ix_i`.
 
 A prompt has N tokens :math:`x_i` with labels :math:`y_i` and a query x, in d
 dimensions. The law of the prompts has the second moments Λ of the tokens, W of the
@@ -134,7 +135,7 @@ class TensorRisk(BestKnown):
         return self._gamma(self._checked(params))
 
     def _gamma(self, B: Array) -> Array:
-        """Return the matrix Γ with which a tensor acts on h."""
+        """Return the matrix Γ in xᵀΓh, the part of the prediction that is odd."""
         return np.asarray(B[-1, :-1].T + B[:-1, -1].T)
 
     def floor(self) -> float:
@@ -155,7 +156,8 @@ class TensorRisk(BestKnown):
         """Loss and its gradient, (d + 1, d + 1, d)."""
         odd, gamma_gradient = self.merged.evaluate(self._gamma(params))
         even, gradient = self._even(params)
-        # Γ is a sum of these two blocks of B, which the even terms do not contain.
+        # Γ is a sum of these two blocks of B, which the even terms do not contain. So
+        # each block has the gradient with respect to Γ, transposed.
         gradient[-1, :-1] = gamma_gradient.T
         gradient[:-1, -1] = gamma_gradient.T
         return odd + even, gradient

@@ -298,7 +298,8 @@ class _Query(NamedTuple):
     """The queries of one length."""
 
     prob: float  # probability of the length
-    scores: Array  # of all nodes at ω = 1, (U,)
+    # Scores at ω = 1, of the match at all nodes X, and then of another key, (2 nodes,).
+    scores: Array
     tokens: TokenRisk  # the loss as a function of these scores
 
 
@@ -382,10 +383,12 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
         """Draw ``size`` of the fixed prompts, with replacement."""
-        rows = rng.integers(0, len(self.prompts.query), size)
+        indices = rng.integers(0, len(self.prompts.query), size)
         check_fits("batch", size, 8.0 * size * self.prompts.keys[0].size)
         keys, values, query, match = self.prompts
-        return CopyPrompts(keys[rows], values[rows], query[rows], match[rows])
+        return CopyPrompts(
+            keys[indices], values[indices], query[indices], match[indices]
+        )
 
     def losses_on(self, params: Array, prompts: CopyPrompts) -> Array:
         """Loss of each of B prompts, (B,)."""

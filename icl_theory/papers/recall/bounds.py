@@ -132,7 +132,7 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
         raise argument_error("params", params, "of strengths >= 0")
     # A tied λ stands for all triggers, whose probabilities sum to 1.
     probs = np.ones(1) if risk.tied else risk.task.probs
-    # all words but y, and without noise if there is any
+    # all words but y, or with noise all but y and the noise word
     other_words = risk.task.V - (2 if risk.noisy else 1)
     return float(other_words * (probs @ np.exp(-strength)))
 

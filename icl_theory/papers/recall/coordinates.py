@@ -87,11 +87,11 @@ def reparameterised(
     # Some update rules treat blocks of parameters separately. The parameters of each
     # matrix are one block. A matrix without parameters has no block.
     parameter_counts = [matrix.derivatives.shape[1] for matrix in maps]
-    sizes = tuple(count for count in parameter_counts if count)
+    block_sizes = tuple(count for count in parameter_counts if count)
     # All matrices, flat, are base + derivatives @ parameters.
     base = np.concatenate([matrix.base for matrix in maps], axis=None)
     derivatives = block_diag([matrix.derivatives for matrix in maps], "csc")
-    return SampledPullback(Pullback(full, Affine(base, derivatives, sizes)))
+    return SampledPullback(Pullback(full, Affine(base, derivatives, block_sizes)))
 
 
 class _AffineMatrix(NamedTuple):

@@ -390,6 +390,7 @@ class RecallRisk(Risk):
         weight = self._atoms.weight
         if not self.noisy:
             return float(weight @ np.logaddexp(0.0, logits.rest))
+        # The two terms in the docstring of `excess`.
         output_or_noise = np.logaddexp(0.0, logits.noise)  # ln(1 + e^N)
         loss_to_rest = np.logaddexp(0.0, logits.rest - output_or_noise)
         noise_divergence = divergence(self.noise_rate, logits.noise)
@@ -435,9 +436,9 @@ class RecallRisk(Risk):
         noise_entropy = entropy(self.noise_rate)
         if self._trains_gamma:
             return noise_entropy
-        # At this point γ is not trained. If v is not trained either, a finite λ may be
-        # best. With κ = 0 the attention raises the logit of y alone, and λ → ∞ leaves
-        # noise no chance.
+        # At this point γ is not trained. If v is held as well, a finite λ may be best.
+        # The same is true of linear and ReLU attention with κ = 0: the attention then
+        # raises the logit of y alone, and λ → ∞ leaves noise no chance.
         needs_search = self.v is not None or (not self.scaled and self.kappa == 0)
         if needs_search:
             return noise_entropy + self._least_excess
@@ -622,7 +623,7 @@ class RecallRisk(Risk):
             # The derivative is 1 at 0, so that a start from zero can move.
             active = (strength >= 0.0).astype(float)
             strength = np.maximum(strength, 0.0)
-        # all words but y, and without noise if there is any
+        # all words but y, or with noise all but y and the noise word
         other_words = self.task.V - (2 if self.noisy else 1)
         output_logit = strength[group] * c
         rest = math.log(other_words) - output_logit
