@@ -5,11 +5,13 @@ closed form (`ModeSteps`, and `closed_runs` for many diagonal risks at once). `P
 `Heads` map the parameters of a layer to Γ; `Pullback` of the engine turns these maps
 into risks.
 
-Letters, as in the module of the law: x is the query, with the second moment Λ_q, and h
-the mean of label times token, with the second moment M. The best matrix is Γ*, and G
-the gradient of the loss with respect to Γ. The modes of the law are the axes u_a and
-v_b, the eigenvectors of Λ_q and M. The eigenvalues are q_a and s_b², and ``reach`` has
-the numbers u_aᵀ Γ* v_b s_b. A gap is u_aᵀ(Γ - Γ*)v_b s_b.
+Letters, as in the module of the law: a prompt has N tokens of covariance Λ, a task with
+the second moment W, and label noise of standard deviation σ. x is the query, with the
+second moment Λ_q, and h the mean of label times token, with the second moment M. The
+best matrix is Γ*, and G the gradient of the loss with respect to Γ. The modes of the
+law are the axes u_a and v_b, the eigenvectors of Λ_q and M, in the columns of U and V.
+The eigenvalues are q_a and m_b = s_b², and ``law.modes.reach`` has the numbers
+u_aᵀ Γ* v_b s_b. A gap is u_aᵀ(Γ - Γ*)v_b s_b.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ class MergedRisk(BestKnown):
     r"""The risk over the matrix Γ, a quadratic form in :math:`\Gamma - \Gamma^*`.
 
     With :math:`\Lambda_q = \sum q_a u_a u_a^\top`, :math:`M = \sum m_b v_b v_b^\top`
-    and :math:`C_{ab} = u_a^\top(\Gamma - \Gamma^*)v_b` the loss is :math:`\mathcal
-    L_\infty + \tfrac12\sum q_a m_b C_{ab}^2`, and descent multiplies :math:`C_{ab}` by
+    and :math:`C_{ab} = u_a^\top(\Gamma - \Gamma^*)v_b` the loss exceeds its least value
+    by :math:`\tfrac12\sum q_a m_b C_{ab}^2`, and descent multiplies :math:`C_{ab}` by
     :math:`1 - \eta q_a m_b` in each step.
 
     See docs/linear-attention-theory.md, "Merged parameters".
@@ -185,10 +187,10 @@ class MergedRisk(BestKnown):
         return U @ modes @ V.T
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, which is the least loss of matrices up to the rank.
+        """Loss above the floor.
 
-        The excess is a sum of squares, minus the least value of this sum up to the
-        rank.
+        The excess is a sum of squares. If a rank is given, the least value of this sum
+        for matrices up to the rank is subtracted.
         """
         return self._excess(self._checked(params))
 
@@ -235,7 +237,7 @@ class MergedRisk(BestKnown):
         }
 
     def components(self, params: Array) -> Array:
-        """Entries of Γ along the eigenvectors of Λ, largest eigenvalue first, (d,)."""
+        """Return eᵀΓe for the eigenvectors e of Λ, largest eigenvalue first, (d,)."""
         return self._components(self._checked(params))
 
     def _components(self, params: Array) -> Array:
@@ -293,13 +295,13 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     remaining = np.where(changes_sign, -remaining, remaining)
     # A mode that has hardly moved is computed as its start plus the covered way. The
     # best value minus the remaining way would lose digits. Where about half of the way
-    # is covered, both forms are accurate. A mode with a shrink above ½ is treated as
-    # slow only at step 0, at which nothing is covered for any shrink. `np.minimum`
-    # keeps the logarithm finite.
+    # is covered, both forms are accurate. A mode with a shrink above ½ counts as near
+    # its start only at step 0, at which nothing is covered for any shrink. So
+    # `np.minimum` changes no result that is used. It keeps the logarithm finite.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
-    is_slow = shrink * steps < 0.5
+    is_near_start = shrink * steps < 0.5
     return np.where(
-        is_slow,
+        is_near_start,
         start + (best - start) * covered,
         best + (start - best) * remaining,
     )
@@ -331,16 +333,16 @@ class ModeSteps(Counted):
     def _curvature_rounding(self) -> Array:
         """How far rounding moves the curvatures, in units of ``ROUNDING``, (d, d).
 
-        The changes are of first order. Rounding moves all eigenvalues of Λ and Λ_q as
-        far as the largest one, so that small ones lose digits.
+        The result is of first order in the rounding. Rounding moves all eigenvalues of
+        Λ and Λ_q as far as the largest one, so that small ones lose digits.
         """
         law = self.risk.law
         covariance, prior, _ = law.moments
         q, s, _, bases = law.modes
-        assert bases is not None  # `blur` uses this for laws with matrices alone
+        assert bases is not None  # `blur` calls this only if the law is not diagonal
         _, V = bases
         covariance_V = covariance @ V
-        largest_eigenvalue = float(np.linalg.eigvalsh(covariance)[-1])
+        covariance_norm = float(np.linalg.eigvalsh(covariance)[-1])
         label_variance = float(np.sum(covariance * prior)) + law.noise**2
         # Bound how far the eigenvalue vᵀMv moves for a change δ of Λ with ‖δ‖ = 1. The
         # part (1 + 1/N) ΛWΛ of M moves it by 2 (1 + 1/N) vᵀδWΛv, and the part
@@ -351,15 +353,17 @@ class ModeSteps(Counted):
         eigenvalue_change = eigenvalue_change + 1.0 / law.N * (
             trace_change + label_variance
         )
+        # In units of ``ROUNDING`` the change of Λ has the norm of Λ, not the norm 1.
+        m_rounding = covariance_norm * eigenvalue_change
         # The curvature is q_a m_b. The first term below is the change of the curvature
         # with q_a, and the second is the change with m_b.
-        m_rounding = largest_eigenvalue * eigenvalue_change
         return np.asarray(q.max() * s**2 + np.multiply.outer(q, m_rounding))
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, d, d) or (T, d)."""
-        column = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
-        modes = modes_after(self.start, self.best, self.shrink, column)
+        # Steps vary along the first axis, and modes along the others.
+        steps_axis = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
+        modes = modes_after(self.start, self.best, self.shrink, steps_axis)
         return np.asarray(self.risk._back(modes))
 
     def blur(self, steps: Steps) -> Array:
@@ -384,15 +388,18 @@ class ModeSteps(Counted):
             # A product of matrices adds d rounded terms.
             squares = q * gaps**2
             product_errors = law.d * squares.sum(axis=(1, 2))
-            # A mode falls like exp(-2 η κ t), so that an error of κ counts t times.
-            rates = law.d * self.risk.curvature + self._curvature_rounding
-            rate_errors = self.eta * steps * np.sum(squares * rates, axis=(1, 2))
+            # A mode adds half of its entry in ``squares`` to the loss. This half falls
+            # like e^(-2ηκt), so that an error of κ changes it by ηt times the entry.
+            curvature_errors = law.d * self.risk.curvature + self._curvature_rounding
+            rate_errors = (
+                self.eta * steps * np.sum(squares * curvature_errors, axis=(1, 2))
+            )
             errors += product_errors + rate_errors
         return np.asarray(ROUNDING * errors)
 
 
 class _DiagonalRuns:
-    """Descent on P risks over diagonal matrices Γ of one dimension d, all at once.
+    """Descent on P risks at once, over diagonal matrices Γ of the same dimension d.
 
     ``floor`` is of shape (P,), and all other arrays (P, d). The methods take a step
     number for each risk, (P,).
@@ -436,7 +443,7 @@ class _DiagonalRuns:
 def closed_runs(
     risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
 ) -> Mapping[str, Any]:
-    """Return the columns of a sweep over risks of diagonals, all of one dimension.
+    """Return the columns of a sweep over risks of diagonal Γ of the same dimension.
 
     The loss is NaN at a point whose ``above`` is so small, compared with the floor,
     that float64 does not resolve it in the loss. Such a point has to be simulated.
@@ -452,7 +459,9 @@ def closed_runs(
     Returns
     -------
     mapping of column names to arrays, (P,)
-        ``steps`` is -1 at points that do not reach their target up to ``last``.
+        ``steps`` is -1 at points that do not reach their target up to ``last``. The
+        column "last" has the step at which the run ends: the first step at the target,
+        or the argument ``last``.
     """
     runs = _DiagonalRuns(risks, eta)
     # The first step at which each loss is at its target, or a step after the last one
@@ -598,7 +607,11 @@ class Heads(WithStart, Map):
         return (v * queries).reshape(-1, self.d).T @ keys.reshape(-1, self.d)
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
+        """Return ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ.
+
+        These are the gradients with respect to v_h, K_h and Q_h, for the gradient G
+        with respect to Γ.
+        """
         v, keys, queries = self._split(params)
         heads = len(params)
         queries_G = queries @ gradient
@@ -650,14 +663,14 @@ class Heads(WithStart, Map):
 
 
 def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
-    r"""Return the flow of :math:`(v, A)` for isotropic tokens and tasks.
+    r"""Return γ in :math:`\Gamma = vA = \gamma I` under the flow of :math:`(v, A)`.
 
     .. math:: \gamma(\tau) = \frac{\gamma^*}
         {1 + (\gamma^*/\gamma_0 - 1)\,e^{-2\sqrt d\,\lambda^2\tau}}, \qquad
-        \Gamma = \gamma I,\ \gamma_0 = v_0^2/\sqrt d.
+        \Gamma^* = \gamma^* I,\ \gamma_0 = v_0^2/\sqrt d.
 
-    The flow starts with :math:`v_0 = v = \|A\|_F` and A a multiple of I. See
-    docs/linear-attention-theory.md, "A value and a matrix".
+    Tokens and tasks are isotropic. The flow starts with :math:`v = \|A\|_F = v_0`, and
+    A is a multiple of I. See docs/linear-attention-theory.md, "A value and a matrix".
 
     Parameters
     ----------
@@ -697,7 +710,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     times = plain_numbers("time", time, 0.0, LARGEST)
     sqrt_d = np.sqrt(law.d)
     gamma0 = v0**2 / sqrt_d
-    best = float(law.best[0])
+    best = float(law.best[0])  # γ*
     exponent = -2.0 * sqrt_d * query[0] ** 2 * times  # λ is any entry of Λ_q
     # The denominator 1 + (γ*/γ0 - 1) e^x is γ*/γ0 e^x - (e^x - 1). In this form no
     # digits cancel when x is near 0.

@@ -16,6 +16,7 @@ from icl_theory.papers.linear_attention.family import LinearAttention
 from icl_theory.results import notebook
 from icl_theory.results.numbers import markdown, number
 
+# What is tested: the best matrix of a law, or the matrix at the end of a run.
 TRAINED = ("minimiser", "descent")
 
 

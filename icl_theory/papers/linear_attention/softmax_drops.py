@@ -81,8 +81,9 @@ def _evaluate(prompts: PromptSet, values: Array, matrices: Array) -> _HeadGradie
     # needed for each prompt.
     along_tokens = np.einsum("mnd,md->mn", tokens, residuals)
     along_averages = np.einsum("mhd,md->mh", averages, residuals)
-    pulls = weights * (along_tokens[:, None, :] - along_averages[:, :, None])
-    direction_gradients = -values[:, None] * (pulls @ tokens) / M
+    # The derivatives of the product of the residual and T_h with respect to the scores.
+    score_slopes = weights * (along_tokens[:, None, :] - along_averages[:, :, None])
+    direction_gradients = -values[:, None] * (score_slopes @ tokens) / M
     return _HeadGradients(
         loss=0.5 * float(np.sum(residuals**2)) / M,
         values=-along_averages.mean(axis=0),
@@ -165,28 +166,30 @@ def count_of_drops(losses: Array) -> int:
     the fastest step of the drop, or with the run. Drops below `LEAST_DROP` do not
     count.
     """
-    least = LEAST_DROP * losses[0]
+    least_drop = LEAST_DROP * losses[0]
     drops = 0
     is_dropping = False
-    top = losses[0]  # the loss at the slowest step, where the next drop begins
+    # The loss at the slowest step since the last drop. The next drop is measured from
+    # this loss.
+    plateau_loss = losses[0]
     slowest = fastest = losses[0] - losses[1]
     for loss, next_loss in itertools.pairwise(losses):
         speed = loss - next_loss
         if is_dropping:
             fastest = max(fastest, speed)
             if speed < fastest / SLOWER:
-                drops += int(top - loss > least)
+                drops += int(plateau_loss - loss > least_drop)
                 is_dropping = False
                 slowest = speed
-                top = loss
+                plateau_loss = loss
         elif speed > SLOWER * slowest:
             is_dropping = True
             fastest = speed
         elif speed < slowest:
             slowest = speed
-            top = loss
+            plateau_loss = loss
     if is_dropping:
-        drops += int(top - losses[-1] > least)
+        drops += int(plateau_loss - losses[-1] > least_drop)
     return drops
 
 
@@ -211,10 +214,11 @@ def softmax_drops(quick: bool) -> Claim:
     eigenvalues /= eigenvalues.sum()
     merged_drops = []
     separate_drops = []
-    value_sums = []
+    relative_sums = []
     for seed in range(draws):
         prompts = PromptSet.draw(eigenvalues, N, M, seed)
         rng = np.random.default_rng((seed, 1))
+        # H = d heads.
         merged_start = start * rng.standard_normal((d, 1 + d * d))
         separate_start = start * rng.standard_normal((d, 1 + 2 * d))
         merged = descent(MergedSoftmax(merged_start, prompts), eta, steps)
@@ -223,7 +227,7 @@ def softmax_drops(quick: bool) -> Claim:
         separate_drops.append(count_of_drops(separate.losses))
         for run in (merged, separate):
             values = run.end[:, 0]
-            value_sums.append(abs(values.sum()) / np.abs(values).sum())
+            relative_sums.append(abs(values.sum()) / np.abs(values).sum())
     return Claim.of(
         all(drops == 1 for drops in merged_drops)
         and all(drops > 1 for drops in separate_drops),
@@ -231,6 +235,6 @@ def softmax_drops(quick: bool) -> Claim:
         f" prompts (draws: {draws}), random starts of size {start}, {steps} steps of"
         f" η = {eta:g}",
         f"drops: merged {listed(merged_drops)}; separate {listed(separate_drops)};"
-        f" |Σv|/Σ|v| of the heads at the end at most {max(value_sums):.2f}",
+        f" |Σv|/Σ|v| of the heads at the end at most {max(relative_sums):.2f}",
         "holds in our runs on fixed sets of prompts",
     )

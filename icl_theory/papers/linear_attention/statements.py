@@ -237,6 +237,7 @@ def limits(quick: bool) -> Errors:
         inverse = np.linalg.inv(gamma_of_covariance)
         v_at_end = float(np.sum(inverse**2)) ** 0.25
         spectral_norm = np.linalg.norm(gamma_of_covariance, 2)
+        # Up to this s, s²√d‖Γ_Λ‖ is below 2.
         largest_s = math.sqrt(2.0 / (math.sqrt(d) * spectral_norm))
         for s in (0.01 * largest_s, 0.99 * largest_s):
             theta = rng.normal(size=(d, d))
@@ -246,8 +247,8 @@ def limits(quick: bool) -> Errors:
             # The zeros are not used: the pullback starts at the pair (v, A).
             merged = MergedRisk(PromptLaw(covariance, N=N), np.zeros((d, d)))
             risk = Pullback(merged, Pair(start, (d, d)))
-            # So close to the floor, parameters are off their limits by less than 1e-5,
-            # and this row allows 1e-4.
+            # At 1e-13 above the floor, parameters are off their limits by less than
+            # 1e-5, and this row allows 1e-4.
             run = descend(
                 risk,
                 eta=1.0,
@@ -278,8 +279,8 @@ def small_starts(quick: bool) -> Claim:
         spectrum = problem.law().covariance
         N = problem.N
         gamma = problem.gamma(problem.simulate().params)  # the diagonal of Γ, γ_j, (4,)
-        # The excess is computed here without formulas of the risk. The excess is half
-        # the sum of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
+        # The excess is computed here without formulas of the risk. It is half the sum
+        # of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
         label_variance = spectrum.sum() + problem.noise**2
         best = 1.0 / ((1.0 + 1.0 / N) * spectrum + label_variance / N)
         excess = 0.5 * float(np.sum(spectrum**2 / best * (gamma - best) ** 2))
@@ -419,6 +420,7 @@ def staircase(quick: bool) -> Claim:
     base = LinearAttention(
         d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3
     )
+    # Each head is alone along its axis, which is an eigenvector of Λ.
     alone = base.changed(eta=0.05, start=aligned(3, start))
     law = alone.law()
     expected_times = []
@@ -456,11 +458,11 @@ def _half_times(problem: LinearAttention) -> Array:
     A step is infinite if the entry stays below half of the best one.
     """
     run = problem.simulate()
-    times = []
+    steps = []
     for j, half in enumerate(0.5 * problem.law().best):
         step = _first_step(run, j, half)
-        times.append(math.inf if step is None else step)
-    return np.array(times)
+        steps.append(math.inf if step is None else step)
+    return np.array(steps)
 
 
 def _first_step(run: Trajectory, j: int, least: float) -> int | None:
@@ -485,7 +487,7 @@ SHIFTED = {
 
 
 def shifted(lengths: Iterable[int]) -> dict[str, Array]:
-    """Return, for each shift, the excess over the least loss, divided by that loss.
+    """Return the excess after each shift, divided by the least loss.
 
     The best matrix of the law of training is tested on the shifted law. Each array has
     an entry for each length of prompts.
@@ -554,10 +556,10 @@ def transition(quick: bool) -> Claim:
     memorises = all(
         share.few_tasks < 0.4 and 0.9 < share.many_tasks < 1.0 for share in shares
     )
-    new_words = " and ".join(
+    new_phrase = " and ".join(
         f"{ratio.few_tasks:.0f} ... {ratio.many_tasks:.2f}" for ratio in new_ratios
     )
-    share_words = " and ".join(
+    share_phrase = " and ".join(
         f"{share.few_tasks:.2f} ... {share.many_tasks:.2f}" for share in shares
     )
     # In long prompts the new loss/d is (1 - k/d)/2 for k < d, and 0 for larger k.
@@ -567,9 +569,9 @@ def transition(quick: bool) -> Claim:
         # more.
         limit_error < 0.1 and has_kink and learns and memorises,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
-        f"loss on new tasks over that on the k tasks {new_words} at k/d = 1/4 ... 8,"
+        f"loss on new tasks over that on the k tasks {new_phrase} at k/d = 1/4 ... 8,"
         " loss on the k tasks over that of the layer for all tasks"
-        f" {share_words}; both off the limit d, k, N -> ∞ by at most"
+        f" {share_phrase}; both off the limit d, k, N -> ∞ by at most"
         f" {limit_error:.0%}; N/d -> ∞: new loss/d {listed(kink, '.3f')} at k/d ="
         " 1/2, 1, 2",
         "holds: (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short"
@@ -602,11 +604,11 @@ def memorised(d: int, draws: int) -> Memorised:
     new_ratios = list[FewAndMany]()
     shares = list[FewAndMany]()
     ratios = np.array([0.25, 0.5, 1.0, 2.0, 8.0])  # k/d
-    sizes = (ratios * d).astype(int).tolist()
+    task_counts = (ratios * d).astype(int).tolist()  # k
     noise = 0.5
     for N in (4 * d, 64 * d):
         problem = LinearAttention(d=d, N=N, noise=noise)
-        means = task_diversity(problem, sizes, draws=draws).mean()
+        means = task_diversity(problem, task_counts, draws=draws).mean()
         limit = diversity_limit(d, N, noise, ratios)
         limit_error = max(
             limit_error,
@@ -634,13 +636,13 @@ def double_descent(quick: bool) -> Claim:
     """
     d = 8 if quick else 16
     draws = 10 if quick else 20
-    shares = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0]
+    shares = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0]  # n/d²
     if quick:
         shares = [0.5, 1.0, 4.0]
     counts = [round(share * d * d) for share in shares]
-    # Training on all tasks, and on k = d/2 tasks.
     median_losses = []
     limit_losses = []
+    # Training on all tasks, and on k = d/2 tasks.
     for tasks in (None, d // 2):
         problem = LinearAttention(d=d, N=4 * d, noise=0.5, tasks=tasks)
         median_losses.append([_median_loss(problem, n, draws) / d for n in counts])
@@ -669,8 +671,11 @@ def _median_loss(problem: LinearAttention, prompts: int, draws: int) -> float:
 
     The median is over ``draws`` draws of these prompts.
     """
-    new = problem.new_tasks()
-    new_losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
+    new_law = problem.new_tasks()
+    new_losses = []
+    for seed in range(draws):
+        gamma = pretrained(problem, prompts, seed)
+        new_losses.append(new_law.loss(gamma))
     return float(np.median(new_losses))
 
 
@@ -796,8 +801,9 @@ def fixed_points(quick: bool) -> Errors:
         for in_subset in _subsets(3):
             # A row is the value, the key and the query of a head. Heads of the
             # directions outside of the subset are zero.
-            column = in_subset[:, None]
-            heads = np.column_stack([in_subset, column * keys, column * queries])
+            used_keys = in_subset[:, None] * keys
+            used_queries = in_subset[:, None] * queries
+            heads = np.column_stack([in_subset, used_keys, used_queries])
             risk = Pullback(merged, Heads(heads, 3))
             loss, gradient = risk.evaluate(risk.initial)
             # At a fixed point the gradient is zero.
@@ -806,11 +812,12 @@ def fixed_points(quick: bool) -> Errors:
             if law.diagonal:
                 # The published formulas, for W = I and Λq = Λ.
                 label_variance = spectrum.sum() + law.noise**2
-                learnt = 1.0 / (1.0 + (1.0 + label_variance / spectrum) / law.N)
+                # In a learnt direction Γ is 1/λ_j times this factor below 1.
+                shrinkage = 1.0 / (1.0 + (1.0 + label_variance / spectrum) / law.N)
                 gamma = risk.map.inward(risk.initial)
-                yield apart(gamma, np.diag(in_subset * learnt / spectrum))
-                level = 0.5 * float(spectrum.sum() - in_subset @ (spectrum * learnt))
-                yield apart(loss, level)
+                yield apart(gamma, np.diag(in_subset * shrinkage / spectrum))
+                explained = in_subset @ (spectrum * shrinkage)
+                yield apart(loss, 0.5 * float(spectrum.sum() - explained))
         yield from _distances_from_levels(merged, sigma, 3 if quick else 20)
     return (
         "d = 3, diagonal and not commuting, all subsets; and roots of the gradient"
@@ -842,9 +849,10 @@ def _distances_from_levels(
     distances = []
     for _ in range(starts):
         heads = rng.normal(0.0, HEAD_SIZE, (d, 1 + 2 * d))
-        end = _root_of_gradient(Pullback(merged, Heads(heads, d)))
-        if end is not None:
-            distances.append(float(np.abs(level_excesses - merged.excess(end)).min()))
+        gamma = _root_of_gradient(Pullback(merged, Heads(heads, d)))
+        if gamma is not None:
+            gaps = np.abs(level_excesses - merged.excess(gamma))
+            distances.append(float(gaps.min()))
     # Without any root the row has tested nothing, and must fail.
     return distances or [math.inf]
 
@@ -893,9 +901,9 @@ def merged_fixed_points(quick: bool) -> Claim:
     for _ in range(starts):
         # A row is a value v_h and the nine entries of a matrix A_h: Γ = Σ v_h A_h.
         heads = MergedHeads(rng.normal(0.0, HEAD_SIZE, (3, 10)), 3)
-        end = _root_of_gradient(Pullback(merged, heads))
-        if end is not None:
-            distances.append(min(np.abs(end).max(), apart(end, law.best)))
+        gamma = _root_of_gradient(Pullback(merged, heads))
+        if gamma is not None:
+            distances.append(min(np.abs(gamma).max(), apart(gamma, law.best)))
     # If all values are zero, so is Γ, and only the values have a gradient, ⟨G, A_h⟩
     # with the gradient G with respect to Γ. If the component along G is removed from
     # random A_h, the gradient of the values vanishes, too.
@@ -972,9 +980,9 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
     """Among the states near a level, find the one with the slowest fall of the excess.
 
-    Return the index of this state. An excess is near a level if the two differ by at most about 20 %. Neighbouring
-    levels differ by a factor of more than 2 in the rows that use this function, so that
-    a state is near one level only.
+    Return the index of this state. An excess is near a level if the two differ by at
+    most about 20 %. In the rows that use this function, neighbouring levels differ by a
+    factor of more than 2, so that a state is near one level only.
     """
     # Fall i goes from state i to state i + 1, and state i + 1 must be near the level.
     falls = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
@@ -1072,9 +1080,9 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
         # np.interp needs increasing abscissae, and the excess falls; hence the sign.
         return np.interp(-np.log(excess), -np.log(run.observed["excess"]), run.t)
 
-    entered = np.append(0.0, time_of(upper_ends))
+    entry_times = np.append(0.0, time_of(upper_ends))
     # `time_of` returns times in steps. The factor η turns them into ηt.
-    return problem.rate() * (time_of(lower_ends) - entered)
+    return problem.rate() * (time_of(lower_ends) - entry_times)
 
 
 # Sizes of random heads at step 0, the larger first. The program that is published with
@@ -1091,7 +1099,7 @@ def rests_of_rank(d: int, rank: int, starts: tuple[float, float], seeds: int) ->
     number of heads are those of the program that is published with the paper.
     """
     eigenvalues = np.arange(d, 0.0, -1.0)
-    heads = LinearAttention(
+    problem = LinearAttention(
         covariance=eigenvalues / eigenvalues.sum(),
         N=31,
         coordinates="heads",
@@ -1101,7 +1109,7 @@ def rests_of_rank(d: int, rank: int, starts: tuple[float, float], seeds: int) ->
     medians = []
     for start in starts:
         times = [
-            times_at_levels(heads.changed(seed=seed), start) for seed in range(seeds)
+            times_at_levels(problem.changed(seed=seed), start) for seed in range(seeds)
         ]
         medians.append(np.median(times, axis=0))
     return np.array(medians)
@@ -1319,16 +1327,16 @@ def published_error(law: PromptLaw, N: int, M: int, moments: PairMoments) -> flo
     inverse = np.linalg.inv((1.0 + 1.0 / N) * covariance + trace / N * np.eye(law.d))
     # The coefficients of the best linear prediction of y, Λ⁻¹E xy.
     a = np.linalg.solve(covariance, moments.mean)
-    squared = inverse @ inverse  # Γ⁻²
+    inverse_square = inverse @ inverse  # Γ⁻²
 
     def squared_norm(k: int) -> float:
         """‖a‖² in the metric Γ⁻²Λ^k, whose factors commute."""
-        return float(a @ squared @ np.linalg.matrix_power(covariance, k) @ a)
+        return float(a @ inverse_square @ np.linalg.matrix_power(covariance, k) @ a)
 
     training_term = (
         squared_norm(3) + 2.0 * trace * squared_norm(2) + trace**2 * squared_norm(1)
     )
-    test_term = float(np.trace(moments.covariance @ squared @ covariance))
+    test_term = float(np.trace(moments.covariance @ inverse_square @ covariance))
     return moments.least_error + test_term / M + training_term / N**2
 
 
@@ -1376,7 +1384,7 @@ def other_labels(quick: bool) -> Errors:
         spread = (pair_weights[:, None] * deviation).T @ deviation  # Cov xy
         mean_y_square = pair_weights @ y**2
         # The least mean squared error is E y² - (E xy)ᵀΛ⁻¹E xy.
-        least = float(mean_y_square - mean @ np.linalg.solve(SKEWED, mean))
+        least_error = float(mean_y_square - mean @ np.linalg.solve(SKEWED, mean))
         # The layer predicts xᵀĝ for the query x, with a column ĝ = Γh for each of the n
         # prompts, (d, n).
         tokens, labels, weights = cubic_prompts(law, M)
@@ -1387,7 +1395,7 @@ def other_labels(quick: bool) -> Errors:
             - 2.0 * mean @ estimate @ weights
             + mean_y_square
         )
-        moments = PairMoments(mean, spread, least)
+        moments = PairMoments(mean, spread, least_error)
         yield error, published_error(law, N, M, moments)
     return (
         "d = 2, a covariance with correlation, (N, M) = (3, 1), (20, 2), cubic labels"

@@ -6,11 +6,13 @@ and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0
 `TensorRisk` is the risk over this tensor. `SeparateLayer` maps the weights of heads
 with separate keys and queries to the same tensor. `MergedHeads` is for heads in which
 only the value :math:`v_h` and the block :math:`A_h` of keys and queries are not zero.
-It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
+It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction
+:math:`x^\top\Gamma h`, with the mean h of :math:`y_ix_i`.
 
 A prompt has N tokens :math:`x_i` with labels :math:`y_i` and a query x, in d
 dimensions. The law of the prompts has the second moments Λ of the tokens, W of the
-tasks, and :math:`\Lambda_q` of the query. The best matrix Γ is :math:`\Gamma^*`.
+tasks, and :math:`\Lambda_q` of the query, and label noise of standard deviation σ. The
+best matrix Γ is :math:`\Gamma^*`.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ class TensorRisk(BestKnown):
         return self._gamma(self._checked(params))
 
     def _gamma(self, B: Array) -> Array:
-        """Return the matrix Γ with which a tensor acts on h."""
+        """Return the matrix Γ in xᵀΓh, the part of the prediction that is odd."""
         return np.asarray(B[-1, :-1].T + B[:-1, -1].T)
 
     def floor(self) -> float:
@@ -154,7 +156,8 @@ class TensorRisk(BestKnown):
         """Loss and its gradient, (d + 1, d + 1, d)."""
         odd, gamma_gradient = self.merged.evaluate(self._gamma(params))
         even, gradient = self._even(params)
-        # Γ is a sum of these two blocks of B, which the even terms do not contain.
+        # Γ is a sum of these two blocks of B, which the even terms do not contain. So
+        # each block has the gradient with respect to Γ, transposed.
         gradient[-1, :-1] = gamma_gradient.T
         gradient[:-1, -1] = gamma_gradient.T
         return odd + even, gradient
@@ -172,7 +175,7 @@ class TensorRisk(BestKnown):
         return product
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """The excess, the part of it that even terms have, and entries of Γ."""
+        """The excess, the loss of the even terms, and `MergedRisk.components` of Γ."""
         even, _ = self._even(params)
         return {
             "excess": np.asarray(self._excess(params)),
@@ -213,7 +216,7 @@ class TensorRisk(BestKnown):
         axes. The other letters are :math:`t_m = \mathrm{tr}\,T_m\Lambda`,
         :math:`f_m = \sum_{ij} F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`,
         :math:`\bar\tau = \mathrm{tr}\,\Lambda W + \sigma^2` and
-        :math:`\rho = \mathrm{tr}(\Lambda W)^2`; see docs/linear-attention-theory.md,
+        :math:`\rho = \mathrm{tr}[(\Lambda W)^2]`; see docs/linear-attention-theory.md,
         "The whole layer".
 
         .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
@@ -238,16 +241,16 @@ class TensorRisk(BestKnown):
         mean = t + 3.0 * inverse_N * f + tau * c
         query_mean = query @ mean
         query_c = query @ c
-        # The rest of this cubic form has the mean square 6 |F|²/N².
+        # The rest of the cubic form has the mean square 6 |F|²/N².
         query_F = _along_all_axes(F, query)
-        # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). The term
+        # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). This sum
         # is due to the scatter of tokens and labels about their means.
         Y = T + np.multiply.outer(c, prior)
         scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
-        # The label's square y² is multiplied by cᵀx. In a prompt its mean wᵀΛw + σ² has
-        # the variance 2ρ over tasks, for any N. Around this mean, the average of N
-        # squares has the variance 2(τ̄² + 2ρ)/N. The part 2ρ/N of this variance is in
-        # the sum over m and n, through cW in Y.
+        # The factor of |c|² is the variance of the average of y² in a prompt. Given the
+        # task w, the mean of y² is wᵀΛw + σ², which has the variance 2ρ over tasks.
+        # Around this mean, the average of N squares has the variance 2(τ̄² + 2ρ)/N. The
+        # part 2ρ/N of this variance is in the sum over m and n, through cW in Y.
         c_factor = 2.0 * rho + 2.0 * inverse_N * (tau**2 + rho)
 
         c_square = float(c @ query_c)
@@ -334,8 +337,8 @@ class WholeLayer(WithStart, Map):
 
     def __post_init__(self) -> None:
         start = real_array("start", self.start, 4, LARGEST)
-        pairs, heads, rows, columns = start.shape
-        if pairs != 2 or heads < 1 or rows != columns or rows < 2:
+        kinds, heads, rows, columns = start.shape  # the kinds are P and K
+        if kinds != 2 or heads < 1 or rows != columns or rows < 2:
             raise argument_error(
                 "start", start.shape, "of shape (2, H, d + 1, d + 1), with a head"
             )
@@ -353,10 +356,13 @@ class WholeLayer(WithStart, Map):
         and :math:`\sum_a(P_h)_{d+1,a}G_{abm}`.
         """
         P, K = params
-        pulled = np.zeros_like(params)
-        pulled[0, :, -1] = np.tensordot(K[:, :, :-1], gradient, axes=((1, 2), (1, 2)))
-        pulled[1, :, :, :-1] = np.tensordot(P[:, -1], gradient, axes=1)
-        return pulled
+        P_gradient = np.tensordot(K[:, :, :-1], gradient, axes=((1, 2), (1, 2)))
+        K_gradient = np.tensordot(P[:, -1], gradient, axes=1)
+        # All other entries of P and K have the gradient zero.
+        gradients = np.zeros_like(params)
+        gradients[0, :, -1] = P_gradient
+        gradients[1, :, :, :-1] = K_gradient
+        return gradients
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the change of B for changes of P and K."""
@@ -378,8 +384,8 @@ class WholeLayer(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Upper bound on the norm of the change of B for a unit change of P and K.
 
-        ‖Σ δP_h ⊗ K_h + P_h ⊗ δK_h‖ <= ‖δP‖ ‖K‖ + ‖P‖ ‖δK‖ <= √(‖P‖² + ‖K‖²) for a unit
-        change, by Cauchy and Schwarz.
+        ‖Σ δP_h ⊗ K_h + P_h ⊗ δK_h‖ <= ‖δP‖ ‖K‖ + ‖P‖ ‖δK‖ <= √(‖P‖² + ‖K‖²), by Cauchy
+        and Schwarz, as ‖δP‖² + ‖δK‖² = 1 for a unit change.
         """
         return float(np.linalg.norm(params))
 
@@ -576,11 +582,11 @@ class MergedHeads(WithStart, Map):
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return ⟨G, A_h⟩ and v_h G for the gradient G with respect to Γ."""
-        flat = gradient.ravel()
-        pulled = np.empty_like(params)
-        pulled[:, 0] = params[:, 1:] @ flat
-        pulled[:, 1:] = np.multiply.outer(params[:, 0], flat)
-        return pulled
+        G = gradient.ravel()
+        head_gradients = np.empty_like(params)
+        head_gradients[:, 0] = params[:, 1:] @ G
+        head_gradients[:, 1:] = np.multiply.outer(params[:, 0], G)
+        return head_gradients
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the change of Γ, Σ δv_h A_h + v_h δA_h."""
@@ -589,6 +595,7 @@ class MergedHeads(WithStart, Map):
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return ⟨G, δA_h⟩ and δv_h G, the change of `outward` along a direction."""
+        # `outward` is linear in the values and matrices.
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:

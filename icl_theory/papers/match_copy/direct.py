@@ -51,8 +51,9 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
             x, weight = normal(_step(scale), REACH)
             # The match has this component along the query, and another key has the
             # component x.
-            match = correlation * r + math.sqrt(1.0 - correlation**2) * x
-            loss += prob * _three_keys(omega * r * match, omega * r * x, weight)
+            match_component = correlation * r + math.sqrt(1.0 - correlation**2) * x
+            match_scores = omega * r * match_component
+            loss += prob * _three_keys(match_scores, omega * r * x, weight)
     return loss
 
 
@@ -77,8 +78,8 @@ def _step(scale: float) -> float:
     """Return a step of the trapezoid rule for functions of exp(scale x), x normal."""
     # The nearest pole of 1/(1 + exp(scale x)) is at the distance π/scale from the real
     # axis. The rule with a step h has the error e^(-2π²/(scale h)), here e^(-64). The
-    # largest step, ¼, resolves the normal density itself to rounding; the smallest
-    # scale only avoids a division by 0.
+    # largest step, ¼, resolves the normal density itself to rounding. A scale below
+    # 1e-3 would give this step anyway, and is raised to avoid a division by 0.
     return min(0.25, math.pi**2 / (32.0 * max(scale, 1e-3)))
 
 
@@ -99,8 +100,8 @@ def _three_keys(match: Array, other: Array, weight: Array) -> float:
     """Return the loss of three keys.
 
     ``match`` and ``other`` are the scores of the match and of another key at the nodes
-    of a normal variable, which have the weights ``weight``. The scores of the three
-    keys are independent.
+    of a normal variable, which have the weights ``weight``. The normal variables of the
+    three keys are independent.
     """
     # The attention on another key divided by the attention on the match. The axes are
     # the nodes of the other key and of the match.
@@ -109,8 +110,9 @@ def _three_keys(match: Array, other: Array, weight: Array) -> float:
     # the first key, the second key and the match.
     first_ratio = ratio[:, None]
     second_ratio = ratio[None]
-    # ½((1 - a_m)² + a_1² + a_2²) = a_1² + a_2² + a_1 a_2, because a_m = 1 - a_1 - a_2
-    # The match has the attention 1/total, and another key has its ratio/total.
+    # The match has the attention a_m = 1/total, and the others have a_1 and a_2, their
+    # ratios over the total. As a_m = 1 - a_1 - a_2, the loss
+    # ½((1 - a_m)² + a_1² + a_2²) is a_1² + a_2² + a_1 a_2.
     total = 1.0 + first_ratio + second_ratio
     loss = (first_ratio**2 + second_ratio**2 + first_ratio * second_ratio) / total**2
     return float(np.einsum("ijk,i,j,k->", loss, weight, weight, weight))

@@ -55,8 +55,8 @@ class MatchCopy(Family):
     prompts : int
         Prompts that are drawn once, or math.inf for the loss over all prompts.
     values : {"separate", "next"}
-        Values are independent of the keys; or, for a finite number of prompts, the
-        value of a key is the next token of a sequence.
+        "separate": values are independent of the keys. "next", for a finite number of
+        prompts: the value of a key is the next token of a sequence.
     start : float or array_like, (1,) or (d, d)
         ω at step 0, where W = ωI, or all parameters at step 0.
     seed : int

@@ -194,8 +194,9 @@ class CopyRisk(WithStart, Risk):
         finer_loss, _ = self._mean(omega, half_step)
         return abs(finer_loss - self.loss(params))
 
-    # The cache helps because many steps of a run use the same nodes. The cache keeps
-    # the risks of its last eight entries alive.
+    # The cache helps because many steps of a run use the same nodes. It has one entry
+    # for each risk and set of nodes, and keeps the risks of its last eight entries
+    # alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
         """Return the queries of each length in the rule for the average.
@@ -232,7 +233,8 @@ class CopyRisk(WithStart, Risk):
             _, gradient = self.evaluate(np.array([omega]))
             return float(gradient[0])
 
-        # Double ω² until the loss rises: the best ω is then between the last two ω.
+        # Increase ω by factors of √2 until the loss rises: the best ω is then between
+        # the last two.
         low = LOWEST_OMEGA
         high = FIRST_OMEGA
         while slope(high) < 0.0:
@@ -296,7 +298,8 @@ class _Query(NamedTuple):
     """The queries of one length."""
 
     prob: float  # probability of the length
-    scores: Array  # of all nodes at ω = 1, (U,)
+    # Scores at ω = 1, of the match at all nodes X, and then of another key, (2 nodes,).
+    scores: Array
     tokens: TokenRisk  # the loss as a function of these scores
 
 
@@ -321,10 +324,10 @@ def _losses_of_values(scores: Array, relative: Array) -> tuple[Array, Array]:
     """
     D = relative.shape[2]
     attention, _ = softmax(scores)
-    # Relative to the value of the match, the sum keeps its digits if nearly all
-    # attention is on the match.
-    error = np.einsum("...bn,bnd->...bd", attention, relative)  # Σ a_n (v_n - v_m)
-    # The score of token n changes the error by a_n (relative_n - error).
+    # The error Σ a_n v_n - v_m is computed as Σ a_n (v_n - v_m), which keeps its digits
+    # if nearly all attention is on the match.
+    error = np.einsum("...bn,bnd->...bd", attention, relative)
+    # The error has the derivative a_n (v_n - v_m - error) with respect to score n.
     projected = np.einsum("bnd,...bd->...bn", relative, error)
     square = np.sum(error**2, axis=-1)
     score_gradient = attention * (projected - square[..., None]) / D
@@ -363,12 +366,14 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to W, (d, d)."""
-        losses, gradient = self._evaluated(params, self.prompts, self._relative)
+        losses, gradient = self._losses_and_gradient(
+            params, self.prompts, self._relative
+        )
         return float(losses.mean()), gradient
 
     def gradients(self, states: Array) -> Array:
         """Gradients at n matrices W, (n, d, d)."""
-        _losses, gradients = self._evaluated(states, self.prompts, self._relative)
+        _, gradients = self._losses_and_gradient(states, self.prompts, self._relative)
         return gradients
 
     @cached_property
@@ -378,10 +383,12 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
     def draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
         """Draw ``size`` of the fixed prompts, with replacement."""
-        rows = rng.integers(0, len(self.prompts.query), size)
+        indices = rng.integers(0, len(self.prompts.query), size)
         check_fits("batch", size, 8.0 * size * self.prompts.keys[0].size)
         keys, values, query, match = self.prompts
-        return CopyPrompts(keys[rows], values[rows], query[rows], match[rows])
+        return CopyPrompts(
+            keys[indices], values[indices], query[indices], match[indices]
+        )
 
     def losses_on(self, params: Array, prompts: CopyPrompts) -> Array:
         """Loss of each of B prompts, (B,)."""
@@ -390,10 +397,11 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
     def evaluate_on(self, params: Array, prompts: CopyPrompts) -> tuple[float, Array]:
         """Mean loss of some prompts, and its gradient with respect to W, (d, d)."""
-        losses, gradient = self._evaluated(params, prompts, _relative_values(prompts))
+        relative = _relative_values(prompts)
+        losses, gradient = self._losses_and_gradient(params, prompts, relative)
         return float(losses.mean()), gradient
 
-    def _evaluated(
+    def _losses_and_gradient(
         self, params: Array, prompts: CopyPrompts, relative: Array
     ) -> tuple[Array, Array]:
         """Return the losses of B prompts, (..., B), and the gradient of their mean.

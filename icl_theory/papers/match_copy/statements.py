@@ -38,7 +38,7 @@ RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
 ABSTRACT = RETOLD.format("abstract")
 # The attention of a prompt is said to end on a wrong key if the match has less
 # attention than this.
-SELECTED = 0.5
+LEAST_ON_MATCH = 0.5
 # The largest distance of a mean of samples from its expectation, in standard errors. A
 # normal z exceeds it in one of 150,000 draws.
 LARGEST_Z = 4.5
@@ -60,8 +60,8 @@ def loss(quick: bool) -> Errors:
         N = 3 if index % 20 == 19 else 2
         d = int(rng.integers(1, 9))
         correlation = 1.0 if index % 5 == 0 else float(rng.uniform(0.1, 1.0))
-        # The quadrature takes more nodes for larger ω. For three keys its time grows
-        # with the third power of the number of nodes.
+        # ω is small, because the quadrature takes more nodes for larger ω, and its time
+        # grows with the third power of the number of nodes for three keys.
         omega = float(rng.uniform(0.0, 0.6))
         exact = CopyRisk(d, N, correlation).loss([omega])
         expected = direct_loss(omega, d, N, correlation)
@@ -124,6 +124,7 @@ def margin(quick: bool) -> Claim:
     """
     d, N, prompts = (4, 4, 8) if quick else (8, 4, 20)
     seeds = 1 if quick else 10
+    # Values of 1 - cosine at the end of a short and of a long run, for each seed.
     early: list[float] = []
     late: list[float] = []
     for seed in range(seeds):
@@ -154,8 +155,8 @@ def growth(quick: bool) -> Claim:
     for seed in range(seeds):
         problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
         ratios.append(_slope_over_predicted(problem))
-    # The slope tends to the predicted one. Between these losses both slopes differ by
-    # 0.7 % at most.
+    # The slope tends to the predicted one. Between these losses it is off by 0.7 % at
+    # most.
     as_predicted = bool(np.abs(np.array(ratios) - 1.0).max() < 0.02)
     return Claim.of(
         as_predicted,
@@ -207,7 +208,7 @@ def condition(quick: bool) -> Claim:
         attention = run.observed["attention_on_match"][-1]
         if run.loss[-1] <= VANISHING_LOSS:
             vanishing += 1
-        elif attention.min() < SELECTED:
+        elif attention.min() < LEAST_ON_MATCH:
             stuck += 1
     return Claim.of(
         stuck > 0,

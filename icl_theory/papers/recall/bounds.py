@@ -132,7 +132,7 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
         raise argument_error("params", params, "of strengths >= 0")
     # A tied λ stands for all triggers, whose probabilities sum to 1.
     probs = np.ones(1) if risk.tied else risk.task.probs
-    # all words but y, and without noise if there is any
+    # all words but y, or with noise all but y and the noise word
     other_words = risk.task.V - (2 if risk.noisy else 1)
     return float(other_words * (probs @ np.exp(-strength)))
 
@@ -282,10 +282,10 @@ def noise_cost(M: int, alpha: float) -> float:
 
 
 def _counts_of_noise(M: int, alpha: float) -> Array:
-    """Return the counts of noise among M answers that are likely enough to matter.
+    """Return the likely counts of noise among M answers.
 
-    The counts 0 and M are left out, see `noise_cost`. If there are many counts, the
-    result has only every n-th one.
+    The counts 0 and M are left out, see `noise_cost`. If there are many likely counts,
+    only every n-th one is returned.
     """
     mean = M * alpha
     deviation = math.sqrt(M * alpha * (1.0 - alpha))

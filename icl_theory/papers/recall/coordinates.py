@@ -26,8 +26,9 @@ def reparameterised(
 ) -> SampledPullback:
     r"""Return a transformer on the same sentences, trained in a few parameters alone.
 
-    The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over
-    the triggers q and the words x that may be outputs, in training or not:
+    The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``: v with softmax
+    attention and γ with noise, unless they are held. The sums are over the triggers q
+    and the words x that may be outputs, in training or not:
 
     .. math::
         W = \sum_q \lambda_q E(q)\tilde E(q)^\top, \qquad \mathcal V = v\sum_x
@@ -86,11 +87,11 @@ def reparameterised(
     # Some update rules treat blocks of parameters separately. The parameters of each
     # matrix are one block. A matrix without parameters has no block.
     parameter_counts = [matrix.derivatives.shape[1] for matrix in maps]
-    sizes = tuple(count for count in parameter_counts if count)
+    block_sizes = tuple(count for count in parameter_counts if count)
     # All matrices, flat, are base + derivatives @ parameters.
     base = np.concatenate([matrix.base for matrix in maps], axis=None)
     derivatives = block_diag([matrix.derivatives for matrix in maps], "csc")
-    return SampledPullback(Pullback(full, Affine(base, derivatives, sizes)))
+    return SampledPullback(Pullback(full, Affine(base, derivatives, block_sizes)))
 
 
 class _AffineMatrix(NamedTuple):
@@ -120,9 +121,9 @@ def _value_map(full: TransformerRisk, v: float | None) -> _AffineMatrix:
 def _feed_forward_map(full: TransformerRisk, gamma: float | None) -> _AffineMatrix:
     """Return F as a function of γ, which is trained if ``gamma`` is None."""
 
-    def feed_forward(gamma: float) -> Array:
-        """Return the entries of F for a γ, in one column."""
-        return gates(full.task, full.weights, gamma)["feed_forward"].reshape(-1, 1)
+    def feed_forward(log_odds: float) -> Array:
+        """Return the entries of F, in one column, if γ has the value ``log_odds``."""
+        return gates(full.task, full.weights, log_odds)["feed_forward"].reshape(-1, 1)
 
     if gamma is not None:
         held = feed_forward(signed("gamma", gamma))

@@ -110,8 +110,8 @@ class Counts:
     def geometric(cls, mean: float, most: int | None = None) -> Counts:
         r"""Geometric law on c = 1, 2, ... with mean m.
 
-        :math:`P(c) \propto (1 - 1/m)^{c-1}`, cut off at ``most``, by default at a tail
-        of 2⁻⁶⁰.
+        :math:`P(c) \propto (1 - 1/m)^{c-1}`, cut off at ``most``. By default, the part
+        that is cut off has at most the probability 2⁻⁶⁰.
         """
         mean = number("mean", mean, minimum=1.0, maximum=LARGEST_MEAN)
         ratio = 1.0 - 1.0 / mean

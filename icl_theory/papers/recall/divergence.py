@@ -59,7 +59,8 @@ def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
     sentence = np.arange(len(answer))
     wrong_logits = logits.copy()
     wrong_logits[sentence, answer] = -np.inf
-    # R = largest + ln(total). Without the largest logit, exp() cannot overflow.
+    # R = largest + ln(total). The largest logit is subtracted, so that exp() cannot
+    # overflow.
     largest = wrong_logits.max(axis=1)
     wrong = np.exp(wrong_logits - largest[:, None])
     total = wrong.sum(axis=1)

@@ -233,8 +233,8 @@ class Recall(Family):
             default = declared[name].default
             # ``task.numbers`` lacks ``probs`` and ``counts``: only their defaults are
             # allowed.
-            own = task.numbers.get(name, default)
-            if value not in (default, own):
+            value_of_task = task.numbers.get(name, default)
+            if value not in (default, value_of_task):
                 raise _two_values(name, value)
 
     def _take_parts(self, parts: Mapping[str, Any]) -> None:
@@ -346,7 +346,7 @@ class Recall(Family):
         if tied and self.start is not None:
             # A given start may have a λ for each trigger. Such a start is longer than a
             # single λ together with v and γ, if they are trained.
-            tied = len(self.start) <= 1 + self._number_of_scalars_trained
+            tied = len(self.start) <= 1 + self._number_of_trained_scalars
         gamma, v = self.held
         return RecallRisk(
             self.whole_task,
@@ -364,7 +364,7 @@ class Recall(Family):
         return self.start is not None
 
     @property
-    def _number_of_scalars_trained(self) -> int:
+    def _number_of_trained_scalars(self) -> int:
         """How many of v and γ are trained."""
         gamma, v = self.held
         trains_gamma = bool(self.whole_task.alpha) and gamma is None
@@ -439,16 +439,17 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
     if risk.noisy and risk.gamma is None:
         return {"cycle": _predicted_cycle(task.alpha, eta)}
     floor_excess = risk.floor() - task.bayes_risk
-    floor = ""
+    floor_phrase = ""
     # A smaller difference may be rounding.
     if floor_excess > VISIBLE:
-        floor = f" over a floor {floor_excess:.3g} above the Bayes risk"
+        floor_phrase = f" over a floor {floor_excess:.3g} above the Bayes risk"
     # With noise, and with v held or κ = 0, the best strength may be finite.
-    finite_optimum = risk.kappa == 0 or (risk.scaled and risk.v is not None)
-    if risk.noisy and finite_optimum:
-        if not floor:
+    optimum_may_be_finite = risk.kappa == 0 or (risk.scaled and risk.v is not None)
+    if risk.noisy and optimum_may_be_finite:
+        # The floor may then be only a lower bound, see `RecallRisk.floor`.
+        if not floor_phrase:
             return {"floor": "the least loss is not known"}
-        return {"floor": f"the least loss{floor} lies at a finite λ"}
+        return {"floor": f"the least loss{floor_phrase} lies at a finite λ"}
     rate = decay_rate(task, eta, risk.attention, risk.weights, risk.v)
     # Only triggers with a λ of their own can overshoot in turn.
     if rate >= LARGEST_STABLE_RATE and not risk.tied:
@@ -456,7 +457,9 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
             "rate": "triggers overshoot in turn: the loss falls more slowly than"
             f" exp(-{rate:.4g} t) in the end"
         }
-    return {"rate": f"the excess{floor} falls like exp(-{rate:.4g} t) in the end"}
+    return {
+        "rate": f"the excess{floor_phrase} falls like exp(-{rate:.4g} t) in the end"
+    }
 
 
 def _predicted_cycle(alpha: float, eta: float) -> str:

@@ -54,7 +54,7 @@ from icl_theory.papers.recall.weights import check_weights
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
 
 # A strength that counts as infinite. As e^-60 is below rounding, softmax attention is
-# then only on the words after the trigger, or, at -60, only on all other words.
+# then on the words after the trigger alone, or, at -60, on the other words alone.
 ENDLESS = 60.0
 
 
@@ -92,7 +92,8 @@ class _Fractions(NamedTuple):
 class RecallRisk(Risk):
     r"""Cross-entropy of the next word, in nats, under the reparameterisation.
 
-    The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``.
+    The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``: v with softmax
+    attention and γ with noise, unless they are held.
 
     Linear and ReLU attention put the weight :math:`\lambda_q` on each word that
     followed q:
@@ -326,10 +327,11 @@ class RecallRisk(Risk):
         logits = self._logits(params)
         weight = self._atoms.weight
         # ln(e^R + e^N), the log-sum-exp over all words but y.
-        wrong = logits.rest
+        all_but_y = logits.rest
         if self.noisy:
-            wrong = np.logaddexp(logits.rest, logits.noise)
-        losses = np.logaddexp(0.0, wrong)
+            all_but_y = np.logaddexp(logits.rest, logits.noise)
+        # The losses with the answer y. If the answer is noise, N is subtracted.
+        losses = np.logaddexp(0.0, all_but_y)
         loss = float(weight @ losses)
         # The derivative with respect to R is the total probability of the words in R.
         p_rest = np.exp(logits.rest - losses)
@@ -388,6 +390,7 @@ class RecallRisk(Risk):
         weight = self._atoms.weight
         if not self.noisy:
             return float(weight @ np.logaddexp(0.0, logits.rest))
+        # The two terms in the docstring of `excess`.
         output_or_noise = np.logaddexp(0.0, logits.noise)  # ln(1 + e^N)
         loss_to_rest = np.logaddexp(0.0, logits.rest - output_or_noise)
         noise_divergence = divergence(self.noise_rate, logits.noise)
@@ -433,9 +436,9 @@ class RecallRisk(Risk):
         noise_entropy = entropy(self.noise_rate)
         if self._trains_gamma:
             return noise_entropy
-        # At this point γ is not trained. If v is not trained either, a finite λ may be
-        # best. With κ = 0 the attention raises the logit of y alone, and λ → ∞ leaves
-        # noise no chance.
+        # At this point γ is not trained. If v is held as well, a finite λ may be best.
+        # The same is true of linear and ReLU attention with κ = 0: the attention then
+        # raises the logit of y alone, and λ → ∞ leaves noise no chance.
         needs_search = self.v is not None or (not self.scaled and self.kappa == 0)
         if needs_search:
             return noise_entropy + self._least_excess
@@ -518,7 +521,8 @@ class RecallRisk(Risk):
         # Total probability of the triggers that use each λ, (strengths,).
         share = np.ones(1) if self.tied else self.task.probs
         if self.scaled:
-            # In the limit of long contexts the loss does not depend on the counts.
+            # The attention is "softmax-limit", because "softmax" has no atoms. In the
+            # limit of long contexts the loss does not depend on the counts.
             return Atoms(
                 group=np.arange(self.strengths),
                 c=np.zeros(self.strengths),
@@ -535,6 +539,7 @@ class RecallRisk(Risk):
 
     def _atoms_of_data(self, data: Sentences) -> Atoms:
         """Group given sentences by their trigger and number of bigrams."""
+        # If v exists, the attention is "softmax-limit", since data exclude "softmax".
         # In the limit of long contexts the loss does not depend on the counts.
         c = np.zeros_like(data.c) if self.scaled else data.c
         pairs, multiplicity = np.unique(
@@ -618,7 +623,7 @@ class RecallRisk(Risk):
             # The derivative is 1 at 0, so that a start from zero can move.
             active = (strength >= 0.0).astype(float)
             strength = np.maximum(strength, 0.0)
-        # all words but y, and without noise if there is any
+        # all words but y, or with noise all but y and the noise word
         other_words = self.task.V - (2 if self.noisy else 1)
         output_logit = strength[group] * c
         rest = math.log(other_words) - output_logit
@@ -667,11 +672,11 @@ class RecallRisk(Risk):
         # The sigmoid function f has the derivative f(x) f(-x).
         A_strength_slope = A * elsewhere
         B_strength_slope = -B * after_trigger
-        # Words with the logit 0: the triggers, and without noise τ.
+        # Number of words with the logit 0: the triggers, and without noise τ.
         silent = float(task.Q + (not self.noisy))
-        # Words that may be outputs, without y.
+        # Number n of words besides y that may be outputs.
         passing = float(task.V - task.Q - 2)
-        # There may be no passing words besides y: then ln 0 = -inf is right.
+        # If there are no such words, ln 0 = -inf is right.
         with np.errstate(divide="ignore"):
             rest_silent = np.log(silent) - scale * (A + B)
             rest_passing = np.log(passing) - scale * A

@@ -3,11 +3,11 @@ Match-and-copy: fixed prompts and all prompts
 =============================================
 
 Gradient flow of the merged matrix W of attention, on twenty and on sixty fixed prompts
-in eight dimensions with four keys each. The loss of the fixed prompts vanishes, because
-their matches can be separated with a margin. The loss of fresh prompts falls, and rises
-again: in some of them a wrong key has the largest score, and a larger W moves all
-attention to it. The dotted line is the least loss over all prompts if W is a multiple
-of the identity.
+in eight dimensions with four keys each. The loss of the fixed prompts vanishes, as W
+gives each match the largest score. The loss of fresh prompts falls, and rises again: in
+some of them a wrong key has the largest score, and a larger W moves all attention to
+it. The dotted line is the least loss over all prompts if W is a multiple of the
+identity.
 """
 
 from __future__ import annotations

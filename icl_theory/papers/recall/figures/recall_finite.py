@@ -62,7 +62,7 @@ def figure(
     trainings = []
     # CYCLE has more colours than there are problems.
     for problem, run, colour in zip(problems, observe(problems), CYCLE, strict=False):
-        trainings.append(_Training(problem, run, _population(problem), colour))
+        trainings.append(_Training(problem, run, _population_run(problem), colour))
     panels = []
     # The first row is without noise, the second one with noise.
     for noisy in (False, True):
@@ -108,7 +108,7 @@ def _panel(curves: list[Curve], kind: str, noisy: bool) -> Panel:
     return Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits)
 
 
-def _population(problem: icl.recall.Training) -> icl.Trajectory:
+def _population_run(problem: icl.recall.Training) -> icl.Trajectory:
     """Train λ alone on the population, with γ at its optimum."""
     task = problem.task
     # Without noise the risk has no γ.

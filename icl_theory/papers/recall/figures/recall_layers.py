@@ -57,8 +57,8 @@ def figure(
     runs = observe(problems)
     panels = []
     for alpha, run in zip(alphas, runs, strict=True):
-        # Each layer with its own word. The values are named as in
-        # `TransformerRisk.observe`.
+        # The word that each layer is to predict: the output by attention, and noise by
+        # the feed-forward layer. The values are named as in `TransformerRisk.observe`.
         for layer, word in (("attention", "output"), ("feed_forward", "noise")):
             curves = [
                 Curve(word, run.t, run.values[f"{layer}_{word}"], colour=BLUE),

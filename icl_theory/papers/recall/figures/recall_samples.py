@@ -101,8 +101,8 @@ def _panel(
         # Without noise the bound does not depend on ε, so it is drawn once.
         if alpha or epsilon == epsilons[0]:
             curves.append(Curve(bound_label, sizes, bound, style="--", colour=colour))
-        share = [np.mean(excesses[M] > epsilon) for M in trained_sizes]
-        curves.append(Curve("", trained_sizes, share, style="o", colour=colour))
+        failed_share = [np.mean(excesses[M] > epsilon) for M in trained_sizes]
+        curves.append(Curve("", trained_sizes, failed_share, style="o", colour=colour))
     axes = ("sentences M", "probability of failure")
     limits = (LEAST, 1.5)
     if not alpha:
