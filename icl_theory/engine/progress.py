@@ -87,7 +87,8 @@ class Progress(contextlib.ContextDecorator):
 
     def add(self, count: int = 1) -> None:
         """Record that ``count`` more things are done."""
-        self.update(self.done + count, self.total)
+        # Before the first update ``done`` is negative.
+        self.update(max(self.done, 0) + count, self.total)
 
     def line(self) -> str:
         """Return the text that shows the progress.

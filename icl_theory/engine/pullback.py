@@ -764,5 +764,7 @@ def _check_row_count(name: str, vectors: Array, count: int) -> None:
     """Refuse an array of vectors unless it has ``count`` rows."""
     if len(vectors) != count:
         raise argument_error(
-            name, vectors.shape, f"an array with {count} rows, one for each feature"
+            name,
+            vectors.shape,
+            f"an array with {count} rows, one for each feature or query",
         )
