@@ -53,7 +53,7 @@ def dimensions(dataset: xarray.Dataset) -> list[str]:
 
 
 def dimension(dataset: xarray.Dataset, over: str | None) -> str:
-    """Return the swept parameter called ``over``, or the first one."""
+    """Return the swept parameter called ``over``; the first one if it is None."""
     names = dimensions(dataset)
     if not names:
         raise argument_error(
@@ -72,8 +72,8 @@ def lines(
     """
     fixed = [name for name in dimensions(dataset) if name not in kept]
     for index in np.ndindex(*(dataset.sizes[name] for name in fixed)):
-        line = dataset.isel(dict(zip(fixed, index, strict=True)))
-        yield {name: line[name].item() for name in fixed}, line
+        part = dataset.isel(dict(zip(fixed, index, strict=True)))
+        yield {name: part[name].item() for name in fixed}, part
 
 
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
 
     ``names`` are the quantities in the columns of the table. The result is a tuple with
     a single note to print below the table, or an empty tuple if there is nothing to
-    explain.
+    explain. The note also says why the theory does not apply to all points, if so.
     """
     sentences = []
     has_verdict = False
@@ -139,7 +139,7 @@ def has_values(values: xarray.DataArray) -> bool:
     """Whether any value is present.
 
     A missing value is NaN among floats, -1 among integers, which have no NaN, and the
-    empty text among texts.
+    empty text among texts. Values of other types are never missing.
     """
     if values.dtype.kind == "f":
         is_missing = values.isnull()

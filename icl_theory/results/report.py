@@ -195,7 +195,7 @@ def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
 
     By default the table fills about two screens.
     """
-    # Rounding may choose a step twice if there are few.
+    # If few steps are saved, rounding may choose a step twice.
     chosen = np.unique(np.linspace(0, len(run.t) - 1, most).round().astype(int))
     columns: dict[str, Any] = {"step": run.t, "loss": run.loss}
     not_shown = []
@@ -282,9 +282,10 @@ def _swept(
 ) -> list[str]:
     """Return the figures, the transitions and the first rows of the table of a sweep.
 
-    ``done_count`` is the number of computed points. The table has a column for every
-    quantity. If there are more than ``most_columns``, it has only the quantities that
-    describe phases.
+    ``done_count`` is the number of computed points, and ``is_complete`` says whether
+    these are all points. The table has a column for every parameter and quantity. If
+    there are more than ``most_columns``, it has only the quantities that describe
+    phases.
     """
     part = first_part(dataset, over)
     rows = phase_table(part, over, every=True)
@@ -502,7 +503,7 @@ def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
-    """Return the columns "unit" and "meaning" of a table of quantities."""
+    """Return the columns "unit" and "meaning" of parameters or quantities."""
     attribute_of = {"unit": "units", "meaning": "description"}
     return {
         heading: [dataset[name].attrs.get(attribute, "") for name in names]
