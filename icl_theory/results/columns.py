@@ -2,8 +2,9 @@
 
 The dimensions of the dataset are the swept parameters, and its variables are the
 quantities. The attribute ``role`` of a quantity says how tables and figures use it:
-"steps", "phase", "word", "verdict", "predicted", "boundary", "set", "exponent",
-"status" or "detail".
+"steps", "phase", "word" (a text), "verdict" (whether a statement holds), "predicted",
+"boundary", "set" (for training on a fixed set of prompts), "exponent", "status" or
+"detail" (anything else).
 """
 
 from __future__ import annotations

@@ -310,20 +310,20 @@ def _swept(
 
 
 def _rows(
-    rows: pd.DataFrame, count: int, command: str, most: int = MOST_ROWS
+    rows: pd.DataFrame, total: int, command: str, most: int = MOST_ROWS
 ) -> list[str]:
     """Return a table of the first ``most`` rows.
 
-    The whole table has ``count`` rows, of which ``rows`` may have only the first ones.
+    The whole table has ``total`` rows, of which ``rows`` may have only the first ones.
     If rows are left out, a sentence says how many, and names ``command``, which makes
     the whole table.
     """
     head = rows.head(most)
-    omitted = count - len(head)
+    omitted = total - len(head)
     if not omitted:
         return [table(dict(contents(head)))]
     text = (
-        f"The first {len(head)} of {number(count)} rows; "
+        f"The first {len(head)} of {number(total)} rows; "
         f"{number(omitted)} are left out."
     )
     # The sentence has a tag, which `paragraph` would escape.
@@ -472,13 +472,13 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
     # Another program may have written an attribute of this name into the dataset.
     if not isinstance(arguments, dict):
         arguments = {}
-    listed = {
+    further_arguments = {
         name: value
         for name, value in arguments.items()
         if name not in SHOWN_ELSEWHERE and value is not None
     }
-    described = table(columns | _described(dataset, names))
-    return [described, facts(listed) if listed else ""]
+    parameter_table = table(columns | _described(dataset, names))
+    return [parameter_table, facts(further_arguments) if further_arguments else ""]
 
 
 def _values(values: Any) -> str:

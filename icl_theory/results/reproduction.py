@@ -319,7 +319,7 @@ class Reproduction:
 
     @property
     def violations(self) -> tuple[Claim, ...]:
-        """Claims that measurements contradict, and that must not fail; normally none.
+        """Claims that must not fail, but that measurements contradict; normally none.
 
         These are claims with the status exact or certified (`BINDING`). An order of
         magnitude or an observation may fail, and the page then says so.
@@ -421,10 +421,10 @@ class Reproduction:
         """
         overview = self.overview
         cells = " ".join(overview["verdict"] + overview["formula"])
-        used = [meaning for word, meaning in LEGEND.items() if word in cells]
+        meanings = [meaning for word, meaning in LEGEND.items() if word in cells]
         blocks: list[Any] = [_Table(overview)]
-        if used:
-            blocks.append(_Words(" ".join(used)))
+        if meanings:
+            blocks.append(_Words(" ".join(meanings)))
         return blocks
 
     def _prose(self, heading: str) -> list[Any]:

@@ -232,9 +232,9 @@ class Audit(Displayable):
         }
 
 
-def _number(claims: int) -> str:
-    """Return "1 claim is" or "n claims are"."""
-    return f"{claims} claim is" if claims == 1 else f"{claims} claims are"
+def _number(count: int) -> str:
+    """Return "1 claim is" or "n claims are" for a count of n."""
+    return f"{count} claim is" if count == 1 else f"{count} claims are"
 
 
 def _listed(parts: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Rows of the audit (`Claim`) and answered open questions (`Answer`).
+"""Claims that the audit measures (`Claim`) and answered open questions (`Answer`).
 
 The audit measures statements of papers. The decorators `row` and `identity` turn a
 function that measures a statement into a row of the audit, which is a function that

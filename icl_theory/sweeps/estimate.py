@@ -112,8 +112,8 @@ def _counted(count: int, noun: str) -> str:
 def _memory(planned: Plan) -> str:
     """Return a line that says how much memory the results take and how much is free."""
     columns = planned.model.columns
-    needed = decimal(int(bytes_of(columns, planned.grid.size)))
-    line = f"{needed} of memory for the results"
+    size = decimal(int(bytes_of(columns, planned.grid.size)))
+    line = f"{size} of memory for the results"
     if math.isfinite(free()):
         line += f", {decimal(int(free()))} free"
     if is_large(columns, planned.grid):

@@ -401,7 +401,7 @@ def _drawable(values: ArrayLike, scale: str, instead_of_zero: float = math.nan) 
 class CurveEnd(NamedTuple):
     """The end of a curve, beside which its label is written."""
 
-    y: float  # the last value of the curve
+    y: float  # the last value of the curve that is drawn
     label: str
     colour: str
 

@@ -137,8 +137,8 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
         raise argument_error("answer", answer, "an answer of the audit")
     # A legend within the axes would cover the curves if they are many, or if the y axis
     # is linear. In these cases the legend stands below the axes, in two columns if all
-    # labels are short. With a given ``ax`` it stands within the axes, because only a new
-    # figure is made higher for a legend below them.
+    # labels are short. With a given ``ax`` it stands within the axes, because only a
+    # new figure is made higher for a legend below them.
     would_cover = len(answer.series) > MOST_IN_AXES or answer.y_scale == "linear"
     is_below = ax is None and would_cover
     has_short_labels = all(len(series.label) <= SHORT_LABEL for series in answer.series)
@@ -210,8 +210,8 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
     """Draw a band of two standard errors around the reference curve.
 
     ``found.reference`` is the curve with which the user's curve is compared, and
-    ``found.errors`` are its standard errors. ``t`` are the places of the steps on the
-    axis.
+    ``found.errors`` are the standard errors of single losses of the user. ``t`` are the
+    places of the steps on the axis.
     """
     reference = np.clip(found.reference, SMALLEST, style.LARGEST)
     half_width = 2.0 * found.errors
@@ -233,8 +233,8 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
 def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
     """Return the title above a run, one of ``runs``.
 
-    It names the numbers that `parameters_of` returns, the regime of the run, and those
-    of its parameters that are words and not the same in all runs.
+    It names the numbers that `parameters_of` returns, the parameters of the run that
+    are words and not the same in all runs, and the regime.
     """
     # Each pair has the text that is drawn, and a plain text from which `_wrapped` finds
     # the width, because TeX has more characters than it draws.
