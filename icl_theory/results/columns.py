@@ -2,8 +2,9 @@
 
 The dimensions of the dataset are the swept parameters, and its variables are the
 quantities. The attribute ``role`` of a quantity says how tables and figures use it:
-"steps", "phase", "word", "verdict", "predicted", "boundary", "set", "exponent",
-"status" or "detail".
+"steps", "phase", "word" (a text), "verdict" (whether a statement holds), "predicted",
+"boundary", "set" (for training on a fixed set of prompts), "exponent", "status" or
+"detail" (anything else).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def dimensions(dataset: xarray.Dataset) -> list[str]:
 
 
 def dimension(dataset: xarray.Dataset, over: str | None) -> str:
-    """Return the swept parameter called ``over``, or the first one."""
+    """Return the swept parameter called ``over``; the first one if it is None."""
     names = dimensions(dataset)
     if not names:
         raise argument_error(
@@ -72,8 +73,8 @@ def lines(
     """
     fixed = [name for name in dimensions(dataset) if name not in kept]
     for index in np.ndindex(*(dataset.sizes[name] for name in fixed)):
-        line = dataset.isel(dict(zip(fixed, index, strict=True)))
-        yield {name: line[name].item() for name in fixed}, line
+        part = dataset.isel(dict(zip(fixed, index, strict=True)))
+        yield {name: part[name].item() for name in fixed}, part
 
 
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
 
     ``names`` are the quantities in the columns of the table. The result is a tuple with
     a single note to print below the table, or an empty tuple if there is nothing to
-    explain.
+    explain. The note also says why the theory does not apply to all points, if so.
     """
     sentences = []
     has_verdict = False
@@ -139,7 +140,7 @@ def has_values(values: xarray.DataArray) -> bool:
     """Whether any value is present.
 
     A missing value is NaN among floats, -1 among integers, which have no NaN, and the
-    empty text among texts.
+    empty text among texts. Values of other types are never missing.
     """
     if values.dtype.kind == "f":
         is_missing = values.isnull()

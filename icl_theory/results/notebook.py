@@ -31,7 +31,7 @@ _FORBIDDEN = re.compile(
 # [text](target), but not the picture ![caption](file)
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\([^)\s]+\)")
 # A column whose longest text has at most this many characters does not wrap. With a
-# larger number, a table with many columns of words is wider than a page.
+# larger limit, a table with many columns of words would be wider than a page.
 SHORT = 16
 
 
@@ -94,6 +94,7 @@ def page(
         "version": None,
         "source": None,
         "date": None,
+        # The version that writes the page; another one may have computed the results.
         "package": __version__,
         **origin,
     }

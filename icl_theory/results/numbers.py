@@ -30,7 +30,7 @@ def number(value: Any, digits: int = 4) -> str:
     if isinstance(value, bool):
         return "✓" if value else "✗"
     if isinstance(value, int):
-        # Numbers of four digits, such as 1234, are read without a comma.
+        # Numbers of four digits, such as 1234, are easy to read without a comma.
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     # The missing values of pandas: NA has no truth value, and NaT differs from itself.
     is_missing = value is None or str(value) == "<NA>" or value != value
@@ -89,6 +89,9 @@ def markdown(
 
 
 def _markdown_line(cells: Iterable[Any]) -> str:
-    """Return a row of a table. Bars within cells are escaped: a bar ends a cell."""
+    """Return a row of a table.
+
+    Bars within cells are escaped, because a bar in Markdown ends a cell.
+    """
     escaped = (number(cell).replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"

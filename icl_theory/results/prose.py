@@ -126,8 +126,9 @@ def read_prose(paper: Paper) -> Prose:
     Raises
     ------
     ValueError
-        There is no file, a part is missing, empty or unknown, a statement has no
-        finding, or a picture is not among the figures of the statements.
+        There is no folder or file; a part is missing, empty, unknown or out of order; a
+        statement has no finding, or a finding no statement; or there is no picture, or
+        one without a caption or not among the figures of the statements.
     """
     if paper.folder is None:
         raise refusal(paper, "Paper(..., folder=) must be the folder of its prose")
@@ -206,7 +207,7 @@ def _check_findings(paper: Paper, prose: Prose) -> None:
 
 
 def _check_pictures(paper: Paper, prose: Prose) -> None:
-    """Refuse prose without a picture, and a picture that no statement has."""
+    """Refuse prose without pictures, and pictures of no statement or no caption."""
     names = set()
     for reading in paper.readings:
         names.add(reading.figure)

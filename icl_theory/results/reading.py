@@ -31,9 +31,9 @@ SLAB = 250_000
 # The bytes that a text is taken to have when the size of points is estimated. Most
 # texts are words, and a few are messages of up to 1000 characters.
 TEXT_SIZE = 256
-# Bytes of a block, which is read at a time. A block is a range of values of the first
-# parameter. To read a block, every chunk that overlaps it is read as a whole. Small
-# blocks would read the same chunk many times, and large ones need memory.
+# Bytes that `slabs` reads at a time, as a range of values of the first parameter. Every
+# chunk that overlaps the range is read as a whole. Small ranges would read the same
+# chunk many times, and large ones need memory.
 BLOCK = 2**28
 
 
@@ -57,9 +57,10 @@ def count(dataset: xarray.Dataset, status: str) -> int:
 def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     """Return the smallest block that has every computed point; it may be empty.
 
-    Tables and figures need no more than this block, and the grid of a store may have a
-    billion points of which ten are computed. If the dataset is a part of a store, it is
-    unknown which points are pending, and the whole part is returned.
+    This block is a slice along each parameter. Tables and figures need no more than it,
+    and the grid of a store may have a billion points of which ten are computed. If the
+    dataset is a part of a store, it is unknown which points are pending, and the whole
+    part is returned.
     """
     statuses = dataset["status"]
     tile_lengths: Any = getattr(statuses.data, "chunks", None)
@@ -91,12 +92,12 @@ def _span(done: NDArray[np.bool_], axis: int, lengths: Any) -> slice:
     slice is empty.
     """
     other_axes = tuple(other for other in range(done.ndim) if other != axis)
-    places = np.flatnonzero(done.any(axis=other_axes))
-    if not places.size:
+    tiles = np.flatnonzero(done.any(axis=other_axes))
+    if not tiles.size:
         return slice(0)
     # Tile i begins at edges[i] and ends before edges[i + 1].
     edges = np.concatenate([[0], np.cumsum(lengths)])
-    return slice(edges[places[0]], edges[places[-1] + 1])
+    return slice(edges[tiles[0]], edges[tiles[-1] + 1])
 
 
 def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
@@ -131,7 +132,7 @@ def _with_own_exponents(
         values = dataset[along].values
         if not _is_monotonic(values):
             # The points with the next smaller and the next larger value may be anywhere
-            # in the dataset.
+            # in the dataset, so the exponent remains the one that reads all of them.
             continue
         begin = block[along].start
         end = block[along].stop
@@ -165,7 +166,7 @@ def _tile_sizes(lengths: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
 
 
 def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
-    """Yield the indices of the points at which a condition holds, in their order."""
+    """Yield the indices of the points at which a condition holds, in grid order."""
     if not condition.dims:
         if condition.values:
             yield ()
@@ -191,7 +192,8 @@ def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None,
         return
     points_at_a_time = SLAB
     if dataset["status"].chunks is not None:
-        # The dataset is read from a store, in blocks of BLOCK bytes.
+        # The dataset is read from a store, in ranges of up to BLOCK bytes, or of SLAB
+        # points if these take more.
         point_size = 0
         for variable in dataset.data_vars.values():
             dtype = variable.dtype
@@ -199,9 +201,9 @@ def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None,
         points_at_a_time = max(SLAB, int(memory_limit(BLOCK)) // point_size)
     with Progress() as display:
         display.update(0, total)
-        for block in parts(dataset, over, points_at_a_time):
-            yield from parts(block.compute(), over, SLAB)
-            display.add(block["status"].size)
+        for part in parts(dataset, over, points_at_a_time):
+            yield from parts(part.compute(), over, SLAB)
+            display.add(part["status"].size)
 
 
 def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
@@ -213,9 +215,9 @@ def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
         No point of the dataset is computed.
     """
     for part in parts(dataset, over, SLAB):
-        block = part.compute()
-        if block["status"].isin(DONE).any():
-            return block
+        in_memory = part.compute()
+        if in_memory["status"].isin(DONE).any():
+            return in_memory
     raise ValueError("the dataset has no computed point")
 
 

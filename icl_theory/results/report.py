@@ -195,7 +195,7 @@ def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
 
     By default the table fills about two screens.
     """
-    # Rounding may choose a step twice if there are few.
+    # If few steps are saved, rounding may choose a step twice.
     chosen = np.unique(np.linspace(0, len(run.t) - 1, most).round().astype(int))
     columns: dict[str, Any] = {"step": run.t, "loss": run.loss}
     not_shown = []
@@ -282,9 +282,10 @@ def _swept(
 ) -> list[str]:
     """Return the figures, the transitions and the first rows of the table of a sweep.
 
-    ``done_count`` is the number of computed points. The table has a column for every
-    quantity. If there are more than ``most_columns``, it has only the quantities that
-    describe phases.
+    ``done_count`` is the number of computed points, and ``is_complete`` says whether
+    these are all points. The table has a column for every parameter and quantity. If
+    there are more than ``most_columns``, it has only the quantities that describe
+    phases.
     """
     part = first_part(dataset, over)
     rows = phase_table(part, over, every=True)
@@ -309,20 +310,20 @@ def _swept(
 
 
 def _rows(
-    rows: pd.DataFrame, count: int, command: str, most: int = MOST_ROWS
+    rows: pd.DataFrame, total: int, command: str, most: int = MOST_ROWS
 ) -> list[str]:
     """Return a table of the first ``most`` rows.
 
-    The whole table has ``count`` rows, of which ``rows`` may have only the first ones.
+    The whole table has ``total`` rows, of which ``rows`` may have only the first ones.
     If rows are left out, a sentence says how many, and names ``command``, which makes
     the whole table.
     """
     head = rows.head(most)
-    omitted = count - len(head)
+    omitted = total - len(head)
     if not omitted:
         return [table(dict(contents(head)))]
     text = (
-        f"The first {len(head)} of {number(count)} rows; "
+        f"The first {len(head)} of {number(total)} rows; "
         f"{number(omitted)} are left out."
     )
     # The sentence has a tag, which `paragraph` would escape.
@@ -471,13 +472,13 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
     # Another program may have written an attribute of this name into the dataset.
     if not isinstance(arguments, dict):
         arguments = {}
-    listed = {
+    further_arguments = {
         name: value
         for name, value in arguments.items()
         if name not in SHOWN_ELSEWHERE and value is not None
     }
-    described = table(columns | _described(dataset, names))
-    return [described, facts(listed) if listed else ""]
+    parameter_table = table(columns | _described(dataset, names))
+    return [parameter_table, facts(further_arguments) if further_arguments else ""]
 
 
 def _values(values: Any) -> str:
@@ -502,7 +503,7 @@ def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
-    """Return the columns "unit" and "meaning" of a table of quantities."""
+    """Return the columns "unit" and "meaning" of parameters or quantities."""
     attribute_of = {"unit": "units", "meaning": "description"}
     return {
         heading: [dataset[name].attrs.get(attribute, "") for name in names]

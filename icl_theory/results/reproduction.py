@@ -319,7 +319,7 @@ class Reproduction:
 
     @property
     def violations(self) -> tuple[Claim, ...]:
-        """Claims that measurements contradict, and that must not fail; normally none.
+        """Claims that must not fail, but that measurements contradict; normally none.
 
         These are claims with the status exact or certified (`BINDING`). An order of
         magnitude or an observation may fail, and the page then says so.
@@ -399,8 +399,8 @@ class Reproduction:
             blocks.append(_Heading(FINDINGS))
             for name, drawn in self.drawings.items():
                 # A figure that the prose does not show has its title as its caption.
-                without_caption = Picture(name, drawn.title)
-                shown = self.prose.pictures.get(name, without_caption)
+                with_title = Picture(name, drawn.title)
+                shown = self.prose.pictures.get(name, with_title)
                 blocks.append(_ShownFigure(name, self._filled(shown.caption)))
             blocks += [*self._overview(), *self._evidence()]
         else:
@@ -421,10 +421,10 @@ class Reproduction:
         """
         overview = self.overview
         cells = " ".join(overview["verdict"] + overview["formula"])
-        used = [meaning for word, meaning in LEGEND.items() if word in cells]
+        meanings = [meaning for word, meaning in LEGEND.items() if word in cells]
         blocks: list[Any] = [_Table(overview)]
-        if used:
-            blocks.append(_Words(" ".join(used)))
+        if meanings:
+            blocks.append(_Words(" ".join(meanings)))
         return blocks
 
     def _prose(self, heading: str) -> list[Any]:
@@ -501,18 +501,18 @@ class Reproduction:
 
 def _evidence_of(part: Reproduced) -> list[Any]:
     """Return tables of a statement's words, of its claims, and of its answer."""
-    stated = {"the paper states": [part.reading.says]}
+    words = {"the paper states": [part.reading.says]}
     if part.reading.reconstructed:
-        stated["we reconstructed"] = [part.reading.reconstructed]
-    blocks: list[Any] = [_Table(stated)]
+        words["we reconstructed"] = [part.reading.reconstructed]
+    blocks: list[Any] = [_Table(words)]
     if part.claims:
         blocks.append(_Table(part.table))
     if part.answer:
-        answered = {
+        question_and_answer = {
             "question": [part.answer.question],
             "answer": [part.answer.answer],
         }
-        blocks.append(_Table(answered))
+        blocks.append(_Table(question_and_answer))
     return blocks
 
 
@@ -531,8 +531,8 @@ class _Measurements:
     """Measurements of a paper's statements.
 
     An error in a measurement or a figure becomes a message in ``failures``, so that
-    `reproduce` can list all errors at once. Rows and figures are kept, because several
-    statements may share them.
+    `reproduce` can list all errors at once. The claims of rows and the figures are
+    kept, because several statements may share them.
     """
 
     def __init__(self, paper: Paper, quick: bool) -> None:
@@ -547,13 +547,13 @@ class _Measurements:
         claims: list[Claim] = []
         for row in reading.rows:
             claims += self._claims_of(row)
-        answered = None
+        measured_answer = None
         drawings: list[Drawn] = []
         if reading.question:
             question = reading.question.name
             with self._left_out(f"the question {question}"):
-                answered = answer(question, quick=self.quick)
-                drawings.append(_draw_answer(answered))
+                measured_answer = answer(question, quick=self.quick)
+                drawings.append(_draw_answer(measured_answer))
         if reading.figure:
             with self._left_out(f"the figure {reading.figure}"):
                 drawings.append(self._draw_figure(reading.figure))
@@ -561,7 +561,7 @@ class _Measurements:
         # notebook would show them below the cell.
         for drawing in drawings:
             release(drawing.figure)
-        return Reproduced(reading, tuple(claims), answered, tuple(drawings))
+        return Reproduced(reading, tuple(claims), measured_answer, tuple(drawings))
 
     def _claims_of(self, row: Row) -> tuple[Claim, ...]:
         """Return the claim of a row, or an empty tuple if it cannot be measured."""
@@ -586,9 +586,9 @@ class _Measurements:
         return left_out(f"{part} of the paper {self.paper.name}", self.failures)
 
 
-def _draw_answer(answered: Answer) -> Drawn:
-    """Draw the figure of an answer; the question is its title."""
-    return Drawn(answered.name, answered.question, plot_answer(answered))
+def _draw_answer(result: Answer) -> Drawn:
+    """Draw the figure of an answer; the title of the figure is the question."""
+    return Drawn(result.name, result.question, plot_answer(result))
 
 
 def reproduce(

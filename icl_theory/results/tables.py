@@ -103,8 +103,8 @@ def phase_table(
     _refuse_large(dataset)
     order = _columns(dataset, over, every)
     # `_frame` needs the status to leave out pending points.
-    needed = [*order] if "status" in order else [*order, "status"]
-    frame = _frame(dataset[needed], over)
+    quantities = [*order] if "status" in order else [*order, "status"]
+    frame = _frame(dataset[quantities], over)
     # A statement is 1 if it holds, 0 if it fails, and missing if it does not apply.
     for name in with_role(dataset, "verdict"):
         frame[name] = frame[name].map({1: HOLDS, 0: FAILS}).fillna("")
@@ -155,9 +155,9 @@ def _refuse_large(dataset: xarray.Dataset) -> None:
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
     """Return the names of the quantities in a table, from left to right.
 
-    Quantities are chosen by their roles. Words and details are left out unless they
-    have the attribute ``table=1``, or ``every`` is True. Quantities of training on a
-    fixed set of prompts, and details, are left out if they have no value.
+    Quantities are chosen by their roles. Unless ``every`` is True, words and details
+    need the attribute ``table=1``, and details also need a value. Quantities of
+    training on a fixed set of prompts are left out if they have no value.
     """
     details = with_role(dataset, "detail", table=1)
     of_sets = with_role(dataset, "set")

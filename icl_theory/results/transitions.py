@@ -89,8 +89,8 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     result with every other point of the grid, and the rounding of steps to integers. It
     is an error of the logarithm: the point lies between ``measured / (1 + error /
     measured)`` and ``measured + error``. Points within 2 % of each other are thinned
-    out. If there are few steps, their number jumps by one between near points, and such
-    a jump would look like the transition.
+    out: a small number of steps jumps by one between near points, and such a jump would
+    look like the transition.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """The audit: every claim of the theory measured, and the open questions answered.
 
-Each family lists its rows and questions in its slot ``claims``. `audit` measures all
-rows and answers all questions; its result, an `Audit`, holds two tables, one of claims
-and one of answers. `answer` answers a single question.
+Each family lists its rows and questions in its slot ``claims``. A row is a function
+that measures a statement and returns a `Claim`. `audit` measures all rows and answers
+all questions; its result, an `Audit`, holds two tables, one of claims and one of
+answers. `answer` answers a single question.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def claims_in_order(messages: list[str]) -> Iterator[tuple[str, Claims]]:
 
 def _families_in_order() -> Iterator[str]:
     """Yield the names of all families, the default one as early as plug-ins allow."""
-    # Most rows are of the default family, which has the order 0. It comes first unless
-    # a plug-in has a negative order, and is then yielded before any family is loaded.
+    # Most rows are of the default family, which has the order 0. Unless a plug-in has a
+    # negative order, the default family comes first. It is then yielded before
+    # `families_known` loads the others.
     plug_ins, _ = discover()
     default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins)
     if default_is_first:
@@ -230,9 +232,9 @@ class Audit(Displayable):
         }
 
 
-def _number(claims: int) -> str:
-    """Return "1 claim is" or "n claims are"."""
-    return f"{claims} claim is" if claims == 1 else f"{claims} claims are"
+def _number(count: int) -> str:
+    """Return "1 claim is" or "n claims are" for a count of n."""
+    return f"{count} claim is" if count == 1 else f"{count} claims are"
 
 
 def _listed(parts: list[str]) -> str:
@@ -508,8 +510,8 @@ def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
 def _row_at(number: int) -> _FamilyRow:
     """Return the row with the number ``number`` in the table.
 
-    Families that come after its family in the table are not loaded, because loading
-    takes longer than most rows.
+    Families that come after the family of this row in the table are not loaded, because
+    loading takes longer than most rows.
     """
     rows: list[_FamilyRow] = []
     # Messages about families that cannot be loaded are thrown away.

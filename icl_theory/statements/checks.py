@@ -169,8 +169,8 @@ def _with_samples(
                 smallest_errors.append(detectable(check, batches - 1))
         return max(smallest_errors)
 
-    # Only the comparison of regression trains on samples, and so has curves of training
-    # to show.
+    # The curves are for training on samples, which only the comparison of regression
+    # does.
     no_curve = np.zeros(0)
     return CrossCheck(
         checks=tuple(checks),

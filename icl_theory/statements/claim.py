@@ -1,4 +1,4 @@
-"""Rows of the audit (`Claim`) and answered open questions (`Answer`).
+"""Claims that the audit measures (`Claim`) and answered open questions (`Answer`).
 
 The audit measures statements of papers. The decorators `row` and `identity` turn a
 function that measures a statement into a row of the audit, which is a function that
@@ -118,7 +118,9 @@ class Claim:
         verdict: str = Outcome.HOLDS.value,
         bound: str = "",
     ) -> Claim:
-        """Return the measurements of a row; `row` adds its name and statement.
+        """Return a claim with the measurements of a row, still without a statement.
+
+        `row` adds the name, the source and the statement, and sets the status.
 
         Parameters
         ----------
@@ -168,7 +170,7 @@ class Claim:
 
     @property
     def finding(self) -> str:
-        """The verdict, which also says if the formula is ours and not the paper's."""
+        """The verdict, which also says if a formula of ours replaces the paper's."""
         if self.formula != RECONSTRUCTED:
             return self.verdict
         # A failure of our formula must not be read or quoted as a failure of the paper.

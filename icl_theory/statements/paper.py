@@ -46,7 +46,7 @@ class Reading:
 
 
 class Setting(NamedTuple):
-    """A setting of the explorer that shows the model of a paper.
+    """A setting of the explorer, a page of HTML, that shows the model of a paper.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Setting(NamedTuple):
 
 
 class ModelEntry(NamedTuple):
-    """A paper's line in the table of models.
+    """A paper's line in the table of models, which ``scripts/indexes.py`` writes.
 
     Attributes
     ----------

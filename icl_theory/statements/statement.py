@@ -169,10 +169,10 @@ class Statement:
         except UnstatedError as error:
             return self.unstated(str(error))
         assert check.bound is not None
-        # An infinite side comes from an overflow. A comparison with it would confirm
+        # An infinite side comes from an overflow. A comparison with it could confirm
         # the statement for any value of the other side.
-        sides = [check.measured, *np.atleast_1d(check.bound)]
-        if not np.isfinite(np.array(sides, dtype=float)).all():
+        numbers = [check.measured, *np.atleast_1d(check.bound)]
+        if not np.isfinite(np.array(numbers, dtype=float)).all():
             return self.unstated("beyond the range of float64")
         # The slack is a ratio, which is infinite if its denominator is zero.
         if check.slack is not None and not np.isfinite(check.slack):

@@ -59,14 +59,16 @@ def estimate(
         f"{_counted(grid.size, 'point')} in {_counted(grid.chunks, 'chunk')}, "
         f"{about}{batched_count:,} in batches and {alone_count:,} one by one"
     )
-    alone = _time_alone(planned, index[~is_batched], budget)
+    timing_alone = _time_alone(planned, index[~is_batched], budget)
     batch_points = _points_of_a_batch(planned, index[is_batched])
-    together = _time_together(planned, batch_points, budget)
-    seconds = (alone_count * alone.seconds + batched_count * together.seconds) / workers
+    timing_in_batches = _time_together(planned, batch_points, budget)
+    seconds_alone = alone_count * timing_alone.seconds
+    seconds_in_batches = batched_count * timing_in_batches.seconds
+    seconds = (seconds_alone + seconds_in_batches) / workers
     time_needed = duration(seconds) if seconds >= 10 else f"{seconds:.1g} s"
     by_workers = f" on {workers} workers" if workers > 1 else ""
     yield f"about {time_needed}{by_workers}"
-    errors = (*together.errors, *alone.errors)
+    errors = (*timing_in_batches.errors, *timing_alone.errors)
     if errors:
         yield f"some of the points that were timed fail: {errors[0]}"
     yield _memory(planned)
@@ -110,8 +112,8 @@ def _counted(count: int, noun: str) -> str:
 def _memory(planned: Plan) -> str:
     """Return a line that says how much memory the results take and how much is free."""
     columns = planned.model.columns
-    needed = decimal(int(bytes_of(columns, planned.grid.size)))
-    line = f"{needed} of memory for the results"
+    size = decimal(int(bytes_of(columns, planned.grid.size)))
+    line = f"{size} of memory for the results"
     if math.isfinite(free()):
         line += f", {decimal(int(free()))} free"
     if is_large(columns, planned.grid):
@@ -140,7 +142,7 @@ def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
     ``index``, (P,), has the flat indices of the points in the grid.
     """
     # With no steps to take, the family only decides which points it can compute in a
-    # batch.
+    # batch. The loss of all other points is NaN.
     values = planned.model.batched(planned.grid.points(index), max_steps=0)
     return ~np.isnan(values["loss"])
 
@@ -178,8 +180,8 @@ def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timin
     times = list[float]()
     errors = list[str]()
     end = time.perf_counter() + budget
-    # The first point is simulated twice, and its first run is not counted: this run
-    # also loads modules, which all other runs find loaded.
+    # The first point is simulated twice, and its first run is counted only if it takes
+    # all the time: this run also loads modules, which all other runs find loaded.
     for flat_index in [*index[:1], *index]:
         start = time.perf_counter()
         remaining = 0.0

@@ -155,12 +155,13 @@ def evaluate(
     """
     _keep_freed(KEPT_BYTES_PER_POINT * grid.size)
     if storage is None:
-        stored = model.columns
+        # The result has the columns that a new store would have.
+        stored_columns = model.columns
         is_done = np.zeros(grid.chunks, dtype=bool)
     else:
-        stored = storage.columns
+        stored_columns = storage.columns
         is_done = storage.done.copy()
-    match = ColumnMatch(stored, model.columns)
+    match = ColumnMatch(stored_columns, model.columns)
     filled = Filled(match.every, grid) if hold else None
     finished_points = int(grid.sizes[is_done].sum())
     interrupted = False

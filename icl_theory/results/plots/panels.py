@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 LARGEST_SIZE = 100
 POINTS_PER_INCH = 72.0
 # The height of the axes as a share of the height of a panel. Titles, ticks and labels
-# take the rest. The share is only roughly right; it spaces the labels of curves.
+# take the rest. A rough share is enough, because it only spaces the labels of curves.
 AXES_SHARE = 0.7
 # Heights of the ends of curves, as shares of the axes, are compared after rounding to
 # this many decimals. Any number from about 4 (less than a pixel) to 12 (more than
@@ -62,8 +62,8 @@ class Curve:
     label : str
         The label, which is written at the end of the curve. It may be empty.
     x, y : array_like, (T,)
-        The points of the curve. A logarithmic axis leaves out values that are not
-        positive.
+        The points of the curve. If y is not positive, a logarithmic y axis leaves the
+        point out. If x is not positive, a logarithmic x axis shows the point at 1/2.
     low, high : array_like, (T,), optional
         The edges of a band around the curve.
     style : str
@@ -288,9 +288,9 @@ def _draw(panel: Panel, ax: Axes) -> None:
 
 
 def _annotate(panel: Panel, ax: Axes, height: float) -> None:
-    """Add phases, titles, notes, levels and labels to a panel.
+    """Add phases, title, note, minor ticks, levels and labels of curves to a panel.
 
-    Their places depend on the limits of the axes, which the panels of a row share.
+    Their places depend on the limits of the axes, which neighbouring panels may share.
     ``height`` is the height of the panel in inches.
     """
     last_steps = [
@@ -298,7 +298,8 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
         for curve in panel.curves
         if np.size(curve.x)
     ]
-    # Without a point there is nothing to shade, and any number will do.
+    # Only the names of phases depend on the last step. Without a point any number will
+    # do.
     last = max(last_steps, default=1.0)
     # Panels without a title have no place for the names of phases.
     shade(panel.phases, last, ax, labels=bool(panel.title))
@@ -316,7 +317,7 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     )
     for axis, scale in zip((ax.xaxis, ax.yaxis), panel.scales, strict=True):
         if scale == "log":
-            _label_minor_ticks(axis)
+            _thin_out_minor_ticks(axis)
     for label, value in panel.levels.items():
         level(ax, value, label, "0.4", ":")
     if panel.legend:
@@ -327,15 +328,16 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
         _label_curves(panel, ax, height)
 
 
-def _label_minor_ticks(axis: Axis) -> None:
-    """Label 2 and 5 of each decade if fewer than two powers of ten are on the axis."""
+def _thin_out_minor_ticks(axis: Axis) -> None:
+    """Keep only minor ticks 2 and 5 if fewer than two powers of ten are on the axis."""
     from matplotlib.ticker import LogLocator
 
     # An axis may be inverted, with its larger end first.
     low, high = sorted(axis.get_view_interval())
     visible = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
     if len(visible) < 2:
-        # Labels at all nine minor ticks of a decade would overlap.
+        # On such an axis matplotlib labels minor ticks. With all eight minor ticks of a
+        # decade, the labels would overlap.
         axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
 
 
@@ -399,7 +401,7 @@ def _drawable(values: ArrayLike, scale: str, instead_of_zero: float = math.nan) 
 class CurveEnd(NamedTuple):
     """The end of a curve, beside which its label is written."""
 
-    y: float  # the last value of the curve
+    y: float  # the last value of the curve that is drawn
     label: str
     colour: str
 

@@ -137,7 +137,8 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
         raise argument_error("answer", answer, "an answer of the audit")
     # A legend within the axes would cover the curves if they are many, or if the y axis
     # is linear. In these cases the legend stands below the axes, in two columns if all
-    # labels are short.
+    # labels are short. With a given ``ax`` it stands within the axes, because only a
+    # new figure is made higher for a legend below them.
     would_cover = len(answer.series) > MOST_IN_AXES or answer.y_scale == "linear"
     is_below = ax is None and would_cover
     has_short_labels = all(len(series.label) <= SHORT_LABEL for series in answer.series)
@@ -170,8 +171,9 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
 def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
     """Draw a user's loss curve and the exact one, with a band of two standard errors.
 
-    A red line marks the step at which the user's curve leaves the exact one. A dashed
-    curve shows the explanation that fits best, if one was found.
+    The band is around the reference: the exact curve or, if the mean of runs of SGD
+    leaves it, this mean. A red line marks the step at which the user's curve leaves the
+    reference. A dashed curve shows the explanation that fits best, if one was found.
     """
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
@@ -183,7 +185,7 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         exact = np.clip(found.population, SMALLEST, style.LARGEST)
         ax.plot(t, exact, color=BLACK, label="exact")
         if found.leaves is not None:
-            # ``leaves`` is the interval of steps in which the curves part.
+            # ``leaves`` is the first interval of steps in which the curves differ.
             first_step, *_ = found.leaves
             ax.axvline(
                 max(first_step, FIRST_STEP),
@@ -205,18 +207,18 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
 
 
 def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
-    """Draw a band of two standard errors around the expected curve.
+    """Draw a band of two standard errors around the reference curve.
 
     ``found.reference`` is the curve with which the user's curve is compared, and
-    ``found.errors`` are its standard errors. ``t`` are the places of the steps on the
-    axis.
+    ``found.errors`` are the standard errors of single losses of the user. ``t`` are the
+    places of the steps on the axis.
     """
     reference = np.clip(found.reference, SMALLEST, style.LARGEST)
-    width = 2.0 * found.errors
+    half_width = 2.0 * found.errors
     # Where two standard errors exceed the loss, the lower edge of the band would have
     # no place on a logarithmic axis. So no edge is drawn below a tenth of the loss.
-    low = np.clip(reference - width, 0.1 * reference, style.LARGEST)
-    high = np.clip(reference + width, 0.1 * reference, style.LARGEST)
+    low = np.clip(reference - half_width, 0.1 * reference, style.LARGEST)
+    high = np.clip(reference + half_width, 0.1 * reference, style.LARGEST)
     ax.fill_between(
         t,
         low,
@@ -231,8 +233,8 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
 def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
     """Return the title above a run, one of ``runs``.
 
-    It names the numbers among the parameters of the run, its regime, and the words
-    among its parameters that are not the same in all runs.
+    It names the numbers that `parameters_of` returns, the parameters of the run that
+    are words and not the same in all runs, and the regime.
     """
     # Each pair has the text that is drawn, and a plain text from which `_wrapped` finds
     # the width, because TeX has more characters than it draws.
@@ -271,13 +273,13 @@ def _wrapped(entries: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
     for tex, plain in entries:
         # An entry takes the characters of its plain text, three for the equals sign
         # with its spaces, and two for the comma and the space between entries.
-        needed = len(plain) + 5
-        if needed > free_width:
+        entry_width = len(plain) + 5
+        if entry_width > free_width:
             lines.append(tex)
             free_width = width
         else:
             lines[-1] += f", {tex}"
-        free_width -= needed
+        free_width -= entry_width
     return lines
 
 
@@ -289,6 +291,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
     """
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
+    # Without a floor, the excess is the loss itself.
     draws_excess = "excess" in run.observed and run.floor > 0
     if draws_excess:
         # The observed excess has all its digits; loss - floor would lack some of them.
@@ -345,9 +348,10 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     ax.plot(steps, np.maximum(1.0 - mean, SMALLEST), color=RED)
     ax.set(yscale="log", ylabel="attention")
     # The axis begins at half the smaller of two numbers. The first is the last value of
-    # 1 - mean, but at most 0.1. The second is the smallest value of the mean. Zeros
-    # have no place on the axis: the first number is 1e-300 instead of 0, and the second
-    # leaves zeros out. At the top there is a margin above 1.
+    # 1 - mean, but at most 0.1, so that the axis spans more than a decade. The second
+    # is the smallest value of the mean. Zeros have no place on the axis: the first
+    # number is 1e-300 instead of 0, and the second leaves zeros out. At the top there
+    # is a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)

@@ -147,7 +147,7 @@ def escape(text: str) -> str:
 def mathematics(tex: str, plain: str) -> str:
     """Return a symbol for a figure: its TeX if matplotlib can read it, else ``plain``.
 
-    It is also ``plain`` if ``tex`` is empty. Results are kept, because parsing is slow.
+    An empty ``tex`` gives ``plain``, too. Results are kept, because parsing is slow.
     """
     load_whole(*DRAWING)
     from matplotlib.mathtext import MathTextParser
@@ -203,7 +203,7 @@ def release(drawn: Axes | Figure) -> None:
 def _pyplot() -> Any:
     """Return pyplot if it is imported or if this is IPython or Jupyter, else None.
 
-    In IPython and Jupyter pyplot is imported, because it shows the figures there.
+    In IPython and Jupyter this function imports pyplot, which shows the figures there.
     """
     ipython = sys.modules.get("IPython")
     # Without IPython, a function that returns None takes the place of `get_ipython`.
@@ -215,10 +215,11 @@ def _pyplot() -> Any:
 
 
 def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:
-    """Shade the phases of a run of ``last`` steps on a logarithmic axis of steps.
+    """Shade the phases of a run of ``last`` steps on an axis of steps.
 
-    With ``labels``, the name of each phase that is wide enough stands above it. The
-    method ``phases.present()`` returns the first and the last step of each phase.
+    With ``labels``, the name of each phase that is wide enough stands above it. Widths
+    and the places of names are for a logarithmic axis. The method ``phases.present()``
+    returns the first and the last step of each phase.
     """
     if phases is None:
         return

@@ -54,7 +54,7 @@ FEW = 5
 # Lines of fewer points than this have a dot at each point, so that readers see how many
 # there are.
 FEW_POINTS = 20
-# The colour and the dash of each boundary across a line of a sweep.
+# The colours and dashes of the vertical lines that mark boundaries, in turn.
 BOUNDARY_LINES = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
 
 
@@ -144,8 +144,8 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     dataset : xarray.Dataset
         From `sweep` or `load_sweep`, with one or two dimensions.
     over : str, optional
-        The parameter on the horizontal axis; by default the first one that is not drawn
-        as words side by side.
+        The parameter on the horizontal axis; by default the first one whose values do
+        not stand side by side.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     Raises
     ------
     ValueError
-        Three dimensions or more (choose with ``dataset.sel(...)``), no steps, or an
+        No dimension, three or more (choose with ``dataset.sel(...)``), no steps, or an
         infinite value of a parameter with more than five values.
 
     Examples
@@ -371,7 +371,7 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
             continue
         label = f"{curves.label} = {value}" if is_numeric else escape(value)
         ends.append(CurveEnd(float(drawn[-1]), label, colour))
-    # The height in inches of the panel of steps, in a figure of two panels or of one.
+    # The rough height in inches of the panel of steps, if there are two panels or one.
     height = 2.4 if len(panels) > 1 else 3.6
     label_ends(top, ends, height)
     _legend(panels)
@@ -408,7 +408,8 @@ def _line_properties(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
     """Return how values are drawn along an axis, as arguments of ``Axes.plot``.
 
     Over words they are marks, and over numbers they are a line. A line of few points
-    has a mark at each point.
+    has a mark at each point. ``dash`` is "-" for measured values and "--" for
+    predictions.
     """
     if scale.kind != "words":
         marker = "." if len(scale.places) < FEW_POINTS else ""
@@ -436,8 +437,8 @@ def _plot_steps(
         if not mark.marker or not is_missing.any():
             continue
         places = scale.places[is_missing]
-        # Zero steps are marked at the lower edge of the axes, below all other points,
-        # and a target that was not reached at the upper edge.
+        # Zero steps are marked at the lower edge of the axes, below all other points.
+        # A point that failed or did not reach its target is marked at the upper edge.
         edge = 0.0 if reason == NO_STEP else 1.0
         # By this transform x is a value, and y is a share of the height of the axes.
         ax.plot(
@@ -468,9 +469,9 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
         return
     for value in limits:
         ax.axhline(value, color="0.6", linewidth=0.8)
-    # The exponent may be far beyond its limits near the ends of the curve, where
-    # nothing is left to learn. So the axis extends beyond each limit by only a quarter
-    # of the distance between them.
+    # The exponent may be far beyond its limits near the ends of the curve, if the
+    # initial loss is close to the target there and the steps fall towards 0. So the
+    # axis extends beyond each limit by only a quarter of the distance between them.
     middle = 0.5 * sum(limits)
     width = abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
