@@ -57,8 +57,8 @@ def test_groups_train_like_the_single_features_they_stand_for(
     group = np.repeat(np.arange(len(sizes)), sizes)
     reduced = icl.SymmetricRisk.of(features, task, group, N, noise)
     whole, grouped = (
-        icl.descend(full, eta, steps=20),
-        icl.descend(reduced, eta, steps=20),
+        icl.descend(full, eta, steps=6),
+        icl.descend(reduced, eta, steps=6),
     )
     np.testing.assert_allclose(
         reduced.scores(grouped.params), whole.params, rtol=0.0, atol=1e-9

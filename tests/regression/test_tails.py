@@ -25,7 +25,7 @@ from tests.references import compositions, enumerate_finite
 
 Array = NDArray[np.float64]
 SEEDS = [
-    pytest.param(seed, marks=[pytest.mark.slow] if seed > 1 else [])
+    pytest.param(seed, marks=[pytest.mark.slow] if seed != 1 else [])
     for seed in range(6)
 ]
 
@@ -391,9 +391,9 @@ def unequal(seed: int, eta: float, steps: int, K: int = 4) -> icl.Trajectory:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_step_falls_short_of_its_certified_progress(seed: int) -> None:
-    run = unequal(seed, 0.3, 3000)
+    run = unequal(seed, 0.3, 1000)
     least = ONE_STEP.check(run).measured
     assert least is not None
     assert least >= 1.0
