@@ -395,13 +395,25 @@ def test_a_tighter_tolerance_gives_more_digits() -> None:
     assert errors[2] < errors[1] < errors[0]
 
 
+@cache
+def five_thousand_steps() -> icl.Trajectory:
+    return icl.descend(
+        icl.ExchangeableRisk(5, 2.0, 7), 0.05, steps=5000, method="exact"
+    )
+
+
 @pytest.mark.parametrize("end", [200, 4000])
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-9, 1e-12])
 def test_any_step_is_as_exact_as_was_asked_for(tolerance: float, end: int) -> None:
     """Also those that are not saved, and those beyond the end, which are followed when they are asked for."""
-    risk = icl.ExchangeableRisk(5, 2.0, 7)
-    exact = icl.descend(risk, 0.05, steps=5000, method="exact")
-    run = icl.descend(risk, 0.05, steps=end, method="fast", tolerance=tolerance)
+    exact = five_thousand_steps()
+    run = icl.descend(
+        icl.ExchangeableRisk(5, 2.0, 7),
+        0.05,
+        steps=end,
+        method="fast",
+        tolerance=tolerance,
+    )
     assert run.states_error is not None
     for t in (190, 530, 999, 1777, 4999):
         assert t not in run.t
