@@ -61,7 +61,7 @@ def same(
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", ALIKE)
 def test_every_family_takes_the_steps_of_every_rule(name: str, rule: str) -> None:
-    last = FEW.get(name, 5)
+    last = FEW.get(name, 3)
     problem = problem_of(
         name, rule=rule, max_steps=last, method="exact", eta=0.1 * PROBLEMS[name].rate()
     )

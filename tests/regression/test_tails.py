@@ -351,6 +351,7 @@ def test_a_run_of_finite_unequal_prompts_has_its_tail() -> None:
         eta=4.0,
         above=3e-4,
         max_steps=10**4,
+        method="fast",
     ).simulate()
     assert run.phases is not None
     assert run.phases.III is not None
