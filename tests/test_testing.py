@@ -85,7 +85,7 @@ PROBLEMS: dict[str, tuple[type[Family], dict[str, Any]]] = {
             "features": FEATURES,
             "task": icl.tasks.Quadratic(2.0),
             "N": 4,
-            "above": 5e-2,
+            "above": 0.2,
         },
     ),
     "regression, reduced": (
