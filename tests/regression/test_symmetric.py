@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import icl_theory as icl
@@ -39,6 +39,7 @@ def variogram(count: int, seed: int) -> np.ndarray:
     return gamma
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3).filter(
         lambda sizes: sum(sizes) >= 2
