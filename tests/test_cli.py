@@ -174,8 +174,10 @@ def test_one_interrupt_ends_the_runs_in_all_coordinates(
     assert [run.interrupted for run in runs.values()] == [True]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("library", ["typer", "matplotlib", "pyarrow"])
+@pytest.mark.parametrize(
+    ("library", "compiled"),
+    [("typer", False), ("typer", True), ("matplotlib", False), ("pyarrow", True)],
+)
 def test_interrupt_while_libraries_are_loaded_is_a_line(
     library: str, compiled: bool, tmp_path: Path
 ) -> None:

@@ -45,48 +45,30 @@ def python(core: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_optional_parts_are_missing(core: Path) -> None:
-    printed = python(
-        core,
-        "-c",
-        "import importlib.util as u; from pathlib import Path; import icl_theory;"
-        "print(Path(icl_theory.__file__).parent);"
-        f"print([u.find_spec(f'icl_theory.{{p}}') for p in {OPTIONAL}])",
-    )
-    assert printed.split("\n")[:2] == [
-        str(core / "icl_theory"),
-        "[None, None, None]",
-    ]
-
-
-def test_every_method_simulates(core: Path) -> None:
-    code = """
+# Scripts that are run one after the other in one process, each as a module of its own.
+SCRIPTS = {
+    "parts": f"""
+import importlib.util as u
+from pathlib import Path
+import icl_theory
+print(Path(icl_theory.__file__).parent)
+print([u.find_spec(f'icl_theory.{{p}}') for p in {OPTIONAL}])
+""",
+    "methods": """
 import icl_theory as icl
 for method in ("closed", "exact", "fast", "flow"):
     print(method, icl.simulate(2.0, 1.0, 4.0, method=method).steps)
 print(*icl.list_families())
-"""
-    printed = python(core, "-c", code).split("\n")
-    for method, line in zip(("closed", "exact", "fast"), printed, strict=False):
-        assert line == f"{method} 1413"
-    assert printed[3].startswith("flow ")
-    assert printed[4] == "regression grouped-regression gaussian-regression"
-
-
-def test_a_sweep_is_stored_and_read_again(core: Path) -> None:
-    code = """
+""",
+    "sweep": """
 import icl_theory as icl
 done = icl.sweep(L=[1.0, 2.0], delta=1.0, eta=4.0, imbalance=0.1, store="st")
 again = icl.load_sweep("st")
 print(done.steps.values.tolist() == again.steps.values.tolist(), done.steps.values[1])
 print("theorem_1" in done)
 print(len(icl.phase_table(again)))
-"""
-    assert python(core, "-c", code).split() == ["True", "1413", "False", "2"]
-
-
-def test_a_token_risk_and_a_family_of_ones_own_are_checked(core: Path) -> None:
-    code = """
+""",
+    "own": """
 from dataclasses import dataclass
 from typing import ClassVar
 import numpy as np
@@ -131,11 +113,46 @@ try:
 except ValueError as error:
     print(error)
 print(icl.crosscheck(icl.simulate(2.0, 1.0, 4.0, K=4, N=20), batch=64).passed)
-"""
-    printed = python(core, "-c", code).splitlines()
-    assert printed[0] == "0.113636363636"
-    assert "statements to check" in printed[1]
-    assert printed[2] == "True"
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def printed(core: Path) -> dict[str, list[str]]:
+    """The lines that each of the scripts prints."""
+    for name, code in SCRIPTS.items():
+        (core / f"script_{name}.py").write_text(code, encoding="utf-8")
+    code = "; ".join(f"import script_{name}; print('----')" for name in SCRIPTS)
+    parts = python(core, "-c", code).split("----\n")
+    return {
+        name: part.splitlines() for name, part in zip(SCRIPTS, parts[:-1], strict=True)
+    }
+
+
+def test_the_optional_parts_are_missing(
+    core: Path, printed: dict[str, list[str]]
+) -> None:
+    assert printed["parts"] == [str(core / "icl_theory"), "[None, None, None]"]
+
+
+def test_every_method_simulates(printed: dict[str, list[str]]) -> None:
+    *exact, flow, families = printed["methods"]
+    assert exact == [f"{method} 1413" for method in ("closed", "exact", "fast")]
+    assert flow.startswith("flow ")
+    assert families == "regression grouped-regression gaussian-regression"
+
+
+def test_a_sweep_is_stored_and_read_again(printed: dict[str, list[str]]) -> None:
+    assert printed["sweep"] == ["True 1413", "False", "2"]
+
+
+def test_a_token_risk_and_a_family_of_ones_own_are_checked(
+    printed: dict[str, list[str]],
+) -> None:
+    loss, refusal, passed = printed["own"]
+    assert loss == "0.113636363636"
+    assert "statements to check" in refusal
+    assert passed == "True"
 
 
 def test_the_command_line_runs_and_lacks_only_what_is_missing(core: Path) -> None:

@@ -27,8 +27,19 @@ LONG = ("induction heads", "single location", "recall, softmax", "sphere, cosine
 BATCHED = [
     name
     for name in ALIKE
-    if "batched" in vars(type(PROBLEMS[name])) and name != SEEDLESS[2]
+    if "batched" in vars(type(PROBLEMS[name]))
+    # A loop has no batches. Those of any features are those of probabilities.
+    and name not in (SEEDLESS[2], "regression, features")
 ]
+# A method is chosen: the closed form, or, as for all others, the exact steps.
+AUTO = (
+    "regression, closed",
+    "recall, relu",
+    "linear attention",
+    "linear attention, moments",
+    "linear attention, tasks",
+    "regression",
+)
 RULES = ("gd", "ngd", "ngd-blocks")
 
 
@@ -50,7 +61,7 @@ def same(
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", ALIKE)
 def test_every_family_takes_the_steps_of_every_rule(name: str, rule: str) -> None:
-    last = FEW.get(name, 5)
+    last = FEW.get(name, 3)
     problem = problem_of(
         name, rule=rule, max_steps=last, method="exact", eta=0.1 * PROBLEMS[name].rate()
     )
@@ -69,8 +80,16 @@ def test_every_family_takes_the_steps_of_every_rule(name: str, rule: str) -> Non
             same(run.observed[key][t], value, key)
 
 
-@pytest.mark.parametrize("method", ["exact", "auto", "fast", "flow"])
-@pytest.mark.parametrize("name", [name for name in ALIKE if name not in LONG])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        (name, method)
+        for name in ALIKE
+        if name not in LONG
+        for method in ("exact", "auto", "fast", "flow")
+        if method != "auto" or name in AUTO
+    ],
+)
 def test_a_run_that_goes_on_is_the_longer_run(
     name: str, method: str, tmp_path: Path
 ) -> None:
@@ -210,8 +229,12 @@ def fingerprint(problem: Any) -> list[Array]:
     return [*numbers, np.nan_to_num(np.array(measured))]
 
 
-def alike(one: Array, two: Array) -> bool:
-    return one.shape == two.shape and np.allclose(one, two, rtol=1e-9)
+def moves(problem: Family, before: list[Array]) -> bool:
+    after = fingerprint(problem)
+    return not all(
+        one.shape == two.shape and np.allclose(one, two, rtol=1e-9)
+        for one, two in zip(after, before, strict=False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,12 +257,14 @@ def test_every_option_reaches_the_run(name: str) -> None:
         "max_steps",
         "schedule",
     }:
-        moved = []
-        for value in others(problem, parameter):
-            if fits(problem, parameter, value):
-                after = fingerprint(problem.changed(**{parameter: value}))
-                moved.append(not all(map(alike, after, before)))
-        if moved and not any(moved):
+        values = [
+            value
+            for value in others(problem, parameter)
+            if fits(problem, parameter, value)
+        ]
+        if values and not any(
+            moves(problem.changed(**{parameter: value}), before) for value in values
+        ):
             idle.add(parameter)
     assert idle == IDLE.get(name, set())
 
@@ -272,7 +297,7 @@ def fits(problem: Family, name: str, value: Any) -> bool:
 @pytest.mark.parametrize("name", BATCHED)
 def test_a_point_of_a_sweep_is_the_run_alone(name: str) -> None:
     """With several values of each number and all words, so that a batch holds points that differ in all of them."""
-    problem = problem_of(name, max_steps=4)
+    problem = problem_of(name, max_steps=2)
     given = problem.arguments()
     numbers = [
         key
@@ -281,8 +306,10 @@ def test_a_point_of_a_sweep_is_the_run_alone(name: str) -> None:
         and isinstance(given.get(key), int | float | str)
         and key not in ("epsilon", "above", "eta")
     ]
-    goal = {"epsilon": [1e-300, 1e300]} if problem.goal is not None else {}
     for key in numbers:
+        # Points of a batch end at different steps. Other words are other batches.
+        targets = [1e-300] if isinstance(given[key], str) else [1e-300, 1e300]
+        goal = {"epsilon": targets} if problem.goal is not None else {}
         rates = (
             [problem.rate(), 0.9 * problem.rate()]
             if key == numbers[-1]

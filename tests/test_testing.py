@@ -56,7 +56,7 @@ RISKS: dict[str, Callable[[], icl.Risk]] = {
         alpha=0.3, attention="relu", gamma="best"
     ).risk(),
     "recall, softmax": lambda: icl.Recall(
-        V=9, triggers=2, outputs=3, H=5, attention="softmax", probs=(0.6, 0.4)
+        V=7, triggers=2, outputs=2, H=3, attention="softmax", probs=(0.6, 0.4)
     ).risk(),
     "recall, empirical": lambda: icl.Recall(M=20, alpha=0.2).risk(),
     "recall, matrices": lambda: TransformerRisk(
@@ -65,7 +65,7 @@ RISKS: dict[str, Callable[[], icl.Risk]] = {
 }
 
 PROBLEMS: dict[str, tuple[type[Family], dict[str, Any]]] = {
-    "recall": (icl.Recall, {"counts": 1}),
+    "recall": (icl.Recall, {"V": 9, "triggers": 2, "outputs": 3, "counts": 1}),
     "recall, empirical": (icl.Recall, {"M": 20, "rule": "gd", "above": 0.1}),
     "regression": (icl.Regression, {**PLAIN, "K": 5, "epsilon": 1e-2}),
     "regression, many steps": (icl.Regression, {**PLAIN, "K": 5, "epsilon": 1e-6}),
@@ -85,7 +85,7 @@ PROBLEMS: dict[str, tuple[type[Family], dict[str, Any]]] = {
             "features": FEATURES,
             "task": icl.tasks.Quadratic(2.0),
             "N": 4,
-            "above": 5e-2,
+            "above": 0.2,
         },
     ),
     "regression, reduced": (

@@ -136,7 +136,8 @@ def compare(seed: int, *, each: bool = False, wide: float = 1.3) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+# One kind of tokens, two and three, with and without spread, of one and two numbers.
+@pytest.mark.parametrize("seed", [0, 1, 3, 5, 9, 11])
 @pytest.mark.parametrize("each", [False, True], ids=["one length", "all lengths"])
 def test_loss_and_gradient_are_sums_over_all_prompts(seed: int, each: bool) -> None:
     compare(seed, each=each)
@@ -406,10 +407,10 @@ def test_queries_are_problems_of_their_own() -> None:
         rng.normal(size=(4, 3)),
     )
     together = icl.TokenRisk(
-        icl.Kind(6, probs, values, spread), target, queries=weights
+        icl.Kind(4, probs, values, spread), target, queries=weights
     )
     alone = [
-        icl.TokenRisk(icl.Kind(6, probs, values[:, :, q], spread[:, q]), target[:, q])
+        icl.TokenRisk(icl.Kind(4, probs, values[:, :, q], spread[:, q]), target[:, q])
         for q in range(3)
     ]
     losses = np.array([risk.loss(scores[:, q]) for q, risk in enumerate(alone)])
@@ -524,7 +525,7 @@ def test_linear_coordinates_pull_back_gradient_and_hessian() -> None:
     rng = np.random.default_rng(2)
     matrix, start = rng.normal(size=(4, 2)), np.array([0.3, -0.2])
     inner = icl.TokenRisk(
-        icl.Kind(5, rng.dirichlet(np.ones(4)), rng.normal(size=4)), target=0.1
+        icl.Kind(3, rng.dirichlet(np.ones(4)), rng.normal(size=4)), target=0.1
     )
     risk = icl.in_coordinates(inner, "linear", matrix, start=start)
     assert (risk.initial == start).all()
@@ -538,7 +539,7 @@ def test_queries_with_vectors_of_their_own_have_bilinear_scores() -> None:
     rng = np.random.default_rng(5)
     keys, asked = rng.normal(size=(4, 3)), rng.normal(size=(2, 3))
     inner = icl.TokenRisk(
-        icl.Kind(5, np.full(4, 0.25), rng.normal(size=(4, 1, 2))),
+        icl.Kind(3, np.full(4, 0.25), rng.normal(size=(4, 1, 2))),
         np.zeros((1, 2)),
         [0.4, 0.6],
     )

@@ -244,8 +244,14 @@ def test_claims_that_bind_and_fail_are_violations(part: icl.statements.Audit) ->
         assert {(str(each.status), each.name) for each in found.violations} == wrong
 
 
-def test_one_paper_is_measured_alone_and_timed() -> None:
-    report = icl.audit(quick=True, paper="trained-linear-models")
+@pytest.fixture(scope="module")
+def small() -> icl.statements.Audit:
+    """The claims of one paper."""
+    return icl.audit(quick=True, paper="trained-linear-models")
+
+
+def test_one_paper_is_measured_alone_and_timed(small: icl.statements.Audit) -> None:
+    report = small
     readings = papers()["trained-linear-models"].readings
     assert len(report.claims) == len({row for each in readings for row in each.rows})
     assert [*report.seconds] == ["trained-linear-models"]
@@ -256,12 +262,25 @@ def test_one_paper_is_measured_alone_and_timed() -> None:
         icl.audit(paper="trained-linear-models", claim=5)
 
 
-def test_two_processes_print_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_processes_print_what_one_does(
+    capsys: pytest.CaptureFixture[str],
+    small: icl.statements.Audit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports = []
+
+    def measured(**given: Any) -> icl.statements.Audit:
+        assert given["jobs"] == 2
+        reports.append(icl.audit(**given))
+        return reports[0]
+
+    monkeypatch.setattr(COMMAND, "measure_audit", measured)
     command = ("audit", "--quick", "--paper", "trained-linear-models", "--json")
-    assert run_main(capsys, *command, "--jobs", "2") == run_main(capsys, *command)
-    report = icl.audit(quick=True, paper="trained-linear-models", jobs=2)
-    assert report == icl.audit(quick=True, paper="trained-linear-models")
-    assert report.seconds["trained-linear-models"] > 0.0
+    by_two = run_main(capsys, *command, "--jobs", "2")
+    assert reports == [small]
+    assert reports[0].seconds["trained-linear-models"] > 0.0
+    monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: small)
+    assert by_two == run_main(capsys, *command)
     with pytest.raises(ValueError, match="jobs = 0: must be"):
         icl.audit(jobs=0)
 

@@ -21,7 +21,7 @@ ONCE = Counts.fixed(1)
 
 @given(
     st.integers(1, 40),
-    st.floats(0.01, 20.0),
+    st.floats(0.05, 20.0),
     st.sampled_from([0.0, 0.2]),
     st.sampled_from(["linear", "relu"]),
     st.floats(1e-9, 1.0),
@@ -113,13 +113,14 @@ def test_plain_descent_converges_like_one_over_t(attention: str, alpha: float) -
     task = RecallTask(
         20, 3, 8, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=Counts.fixed(2)
     )
-    run = icl.descend(RecallRisk(task, attention), 4.0, steps=20_000)
+    run = icl.descend(RecallRisk(task, attention), 4.0, steps=4_000)
     limit = icl.recall.plain_tail(task, 4.0, attention)
     assert run.t[-1] * run.observed["excess"][-1] == pytest.approx(limit, rel=0.05)
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax-limit"])
-@pytest.mark.parametrize(("alpha", "eta"), [(0.1, 0.4), (0.3, 0.8)])
+@pytest.mark.parametrize(
+    ("attention", "alpha", "eta"), [("linear", 0.1, 0.4), ("softmax-limit", 0.3, 0.8)]
+)
 def test_normalised_descent_on_gamma_too_ends_in_a_cycle(
     attention: str, alpha: float, eta: float
 ) -> None:
@@ -234,14 +235,11 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
 def test_skipped_steps_are_counted_as_if_they_were_taken(
     attention: str, alpha: float
 ) -> None:
-    above = (
-        2e-4 if alpha or attention == "softmax-limit" else 2e-3
-    )  # runs long enough for skipping to pay
     call = {
         "attention": attention,
         "alpha": alpha,
         "rule": "gd",
-        "above": above,
+        "above": 2e-3,  # after 1,000 to 4,000 steps: long enough for skipping to pay
         "gamma": "trained",
     }
     if attention == "softmax-limit":

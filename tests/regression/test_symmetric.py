@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import icl_theory as icl
@@ -39,6 +39,7 @@ def variogram(count: int, seed: int) -> np.ndarray:
     return gamma
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3).filter(
         lambda sizes: sum(sizes) >= 2
@@ -57,8 +58,8 @@ def test_groups_train_like_the_single_features_they_stand_for(
     group = np.repeat(np.arange(len(sizes)), sizes)
     reduced = icl.SymmetricRisk.of(features, task, group, N, noise)
     whole, grouped = (
-        icl.descend(full, eta, steps=20),
-        icl.descend(reduced, eta, steps=20),
+        icl.descend(full, eta, steps=6),
+        icl.descend(reduced, eta, steps=6),
     )
     np.testing.assert_allclose(
         reduced.scores(grouped.params), whole.params, rtol=0.0, atol=1e-9

@@ -24,10 +24,6 @@ from icl_theory.regression.tails import query_constants
 from tests.references import compositions, enumerate_finite
 
 Array = NDArray[np.float64]
-SEEDS = [
-    pytest.param(seed, marks=[pytest.mark.slow] if seed > 1 else [])
-    for seed in range(6)
-]
 
 
 class Column:
@@ -116,8 +112,15 @@ def finite_problem(kind: str, seed: int) -> tuple[icl.PopulationRisk, Array, Arr
     )
 
 
-@pytest.mark.parametrize("kind", ["line", "plane", "noise"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        # Each takes a second. With noise the constants of seed 1 are all 0.
+        pytest.param(kind, seed, marks=[] if seed == quick else [pytest.mark.slow])
+        for kind, quick in (("line", 1), ("plane", 1), ("noise", 0))
+        for seed in range(6)
+    ],
+)
 def test_constants_of_finite_prompts_are_those_of_the_flow(
     kind: str, seed: int
 ) -> None:
@@ -228,7 +231,7 @@ def embedded_flow(x: Array, p: Array, values: Array, times: list[float]) -> Arra
 
 
 @pytest.mark.parametrize(
-    "seed", [*SEEDS[:2], *SEEDS[3:], pytest.param(10, marks=pytest.mark.slow)]
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 3, 4, 5, 10))]
 )
 def test_constants_of_embeddings_are_those_of_the_flow(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -351,6 +354,7 @@ def test_a_run_of_finite_unequal_prompts_has_its_tail() -> None:
         eta=4.0,
         above=3e-4,
         max_steps=10**4,
+        method="fast",
     ).simulate()
     assert run.phases is not None
     assert run.phases.III is not None
@@ -391,9 +395,9 @@ def unequal(seed: int, eta: float, steps: int, K: int = 4) -> icl.Trajectory:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_step_falls_short_of_its_certified_progress(seed: int) -> None:
-    run = unequal(seed, 0.3, 3000)
+    run = unequal(seed, 0.3, 1000)
     least = ONE_STEP.check(run).measured
     assert least is not None
     assert least >= 1.0
