@@ -107,10 +107,13 @@ def random_matrix(rng: np.random.Generator, d: int) -> Array:
 SMALL = [(1, 1, 6), (1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2)]
 
 
-def test_200_random_problems_have_the_enumerated_loss() -> None:
+@pytest.mark.parametrize(
+    "count", [5 * len(SMALL), pytest.param(200, marks=pytest.mark.slow)]
+)
+def test_random_problems_have_the_enumerated_loss(count: int) -> None:
     """Γ, Σ and Ω are random matrices that do not commute; Γ may be indefinite."""
     rng = np.random.default_rng(0)
-    for problem in range(200):
+    for problem in range(count):
         d, N, depth = SMALL[problem % len(SMALL)]
         covariance = random_matrix(rng, d)
         prior = random_matrix(rng, d)
