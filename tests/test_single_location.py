@@ -333,7 +333,9 @@ def test_starts_have_the_overlaps_of_random_vectors() -> None:
 )
 def test_family(attention: str) -> None:
     check_risk(icl.SingleLocation(attention=attention, N=3).risk())
-    check_family(icl.SingleLocation, attention=attention, N=3, max_steps=8, rows=False)
+    # Most of the time prompts are drawn, in d dimensions.
+    problem = {"attention": attention, "N": 3, "d": 10, "max_steps": 8}
+    check_family(icl.SingleLocation, rows=False, **problem)
 
 
 def test_columns_are_the_overlaps_with_the_planted_directions() -> None:

@@ -123,7 +123,7 @@ def test_the_rule_over_queries_has_converged() -> None:
 
 
 def test_the_least_risk_is_a_minimum() -> None:
-    risk = HeadRisk(3, 10, noise=0.2)
+    risk = HeadRisk(100, 50, noise=0.2)
     best = risk.minimum()
     for a, b in ((1.01, 1.0), (0.99, 1.0), (1.0, 1.01), (1.0, 0.99)):
         assert risk.risk(a * best.a, b * best.b) > best.risk
