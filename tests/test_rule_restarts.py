@@ -78,7 +78,7 @@ def _check_states(settings: dict[str, Any], folder: Path, count: int) -> None:
 def test_every_state_is_that_of_a_run_that_ends_there(
     name: str, tmp_path: Path
 ) -> None:
-    _check_states(TRAININGS[name], tmp_path, count=3)
+    _check_states(TRAININGS[name], tmp_path, count=2)
 
 
 @pytest.mark.slow

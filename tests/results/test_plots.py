@@ -32,7 +32,9 @@ def test_figure_is_written_in_the_format_of_its_name(
     ending: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"run.{ending}"
-    save(icl.simulate(2.0, 1.0, 4.0).plot(), str(path))
+    figure = Figure((1.0, 1.0))
+    figure.suptitle(r"$\eta$ ≤ 1")
+    save(figure, str(path))
     start = path.read_bytes()[:5]
     assert start.startswith(
         {"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}[ending]
