@@ -31,8 +31,7 @@ ROOT_LAW = {"schedule": "inverse-sqrt", "decay_steps": 5}
 TRAININGS: dict[str, dict[str, Any]] = {
     **{f"{rule}, constant": {"rule": rule} for rule in RULES},
     **{f"{rule}, cosine": {"rule": rule, **COSINE} for rule in RULES},
-    "nesterov, piecewise": {"rule": "nesterov", **STEPS},
-    "adam, piecewise": {"rule": "adam", **STEPS},
+    **{f"{rule}, piecewise": {"rule": rule, **STEPS} for rule in RULES},
     "heavy-ball, decay and clipping": {
         "rule": "heavy-ball",
         "weight_decay": 0.01,
@@ -74,7 +73,15 @@ def _check_states(settings: dict[str, Any], folder: Path, count: int) -> None:
             np.testing.assert_array_equal(again.at(t).params, expected)
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+# Every rule meets a schedule in those by cosines; for the others two rules are enough.
+FEW_TRAININGS = [
+    name
+    for name in TRAININGS
+    if "piecewise" not in name or name.startswith(("nesterov", "adam,"))
+]
+
+
+@pytest.mark.parametrize("name", FEW_TRAININGS)
 def test_every_state_is_that_of_a_run_that_ends_there(
     name: str, tmp_path: Path
 ) -> None:
