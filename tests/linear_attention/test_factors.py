@@ -287,7 +287,7 @@ def test_aligned_heads_learn_one_direction_after_the_other_at_the_predicted_time
         heads=d,
         start=start,
         eta=eta,
-        above=1e-4,
+        above=1e-2,
         method="flow",
     )
     run = problem.simulate()
