@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -53,11 +53,12 @@ SAID = call(
 class Said:
     """A text of the page, and runs by Python at its setting or beside it."""
 
+    runs: ClassVar[dict[str, icl.Trajectory]] = {}  # many texts are about the same run
+
     def __init__(
         self, panel: str, values: dict[str, Any], parameters: dict[str, Any]
     ) -> None:
         self.panel, self.values, self.parameters = panel, values, parameters
-        self.runs: dict[tuple[Any, ...], icl.Trajectory] = {}
 
     def run(self, **changes: Any) -> icl.Trajectory:
         given = {
@@ -66,7 +67,7 @@ class Said:
             else value
             for name, value in {**self.parameters, **changes}.items()
         }
-        name = tuple(changes.items())
+        name = f"{self.panel} {sorted(given.items())}"
         if name not in self.runs:
             self.runs[name] = list_families()[self.panel](**given).simulate()
         return self.runs[name]

@@ -19,6 +19,7 @@ from PIL import Image, ImageSequence
 from scipy.ndimage import maximum_filter, minimum_filter
 
 import icl_theory as icl
+from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 from icl_theory.statements.audit import questions, rows
@@ -254,6 +255,13 @@ LONG_QUESTIONS = {
     "whole-transformer",
 }
 NUMBERS = {claim.name: i for i, claim in enumerate(remake.printed()[0], start=1)}
+TITLES = figures.available()
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page asks for the titles of all figures, which are read from their sources."""
+    monkeypatch.setattr(figures, "available", TITLES.copy)
 
 
 def test_every_page_and_picture_has_a_command() -> None:

@@ -305,9 +305,9 @@ def test_theory_stays_beside_gradient_descent() -> None:
 # ---- what reads the columns
 
 
-@pytest.mark.parametrize("rule", ["heavy-ball", "adam", ["gd", "ngd"]], ids=str)
+@pytest.mark.parametrize("rule", ["heavy-ball", ["gd", "ngd"]], ids=str)
 def test_tables_and_reports_say_that_theory_is_not_applicable(rule: Any) -> None:
-    lipschitz = np.geomspace(0.3, 3.0, 5)
+    lipschitz = np.geomspace(0.3, 3.0, 3)
     given = {
         "L": lipschitz,
         "delta": 1.0,

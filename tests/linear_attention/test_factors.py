@@ -242,20 +242,23 @@ def test_rate_beyond_stability_is_said_with_the_limit(
         assert "stability" not in problem.changed(**changes).simulate().notes
 
 
-def test_three_parameterisations_are_drawn_side_by_side(
+def test_all_parameterisations_are_drawn_side_by_side(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A family without attention."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    command = "linear-attention simulate --d 1 --coordinates all --above 0.1 --plot"
-    assert run_main(capsys, *command.split(), str(tmp_path / "all.png"))[0] == 0
+    command = (
+        "linear-attention simulate --d 1 --coordinates all --start 0.3 --above 0.1"
+    )
+    plot = ("--plot", str(tmp_path / "all.png"))
+    assert run_main(capsys, *command.split(), *plot)[0] == 0
     assert (tmp_path / "all.png").stat().st_size > 1000
 
 
 def test_plateau_of_the_pair_grows_like_the_logarithm_of_the_start() -> None:
     """A tenth of the start: ln 10 / ln(1 + η‖ΛqWΛ‖) steps more, up to the step at which it ends."""
     eta, plateaus = 0.002, []
-    for start in (1e-2, 1e-4, 1e-6):
+    for start in (1e-4, 1e-6):
         problem = icl.LinearAttention(
             d=4, decay=1.0, coordinates="pair", start=start, eta=eta, above=0.5
         )
@@ -263,8 +266,8 @@ def test_plateau_of_the_pair_grows_like_the_logarithm_of_the_start() -> None:
         assert run.phases is not None
         plateaus.append(run.phases.plateau[1])
     rate = math.log1p(eta * math.sqrt(sum(j**-4 for j in range(1, 5))))
-    more = np.diff(plateaus) * rate / math.log(100.0)
-    assert more[1] == pytest.approx(1.0, abs=2e-3)
+    more = (plateaus[1] - plateaus[0]) * rate / math.log(100.0)
+    assert more == pytest.approx(1.0, abs=2e-3)
 
 
 def test_aligned_heads_learn_one_direction_after_the_other_at_the_predicted_times() -> (
@@ -284,7 +287,7 @@ def test_aligned_heads_learn_one_direction_after_the_other_at_the_predicted_time
         heads=d,
         start=start,
         eta=eta,
-        above=1e-4,
+        above=1e-2,
         method="flow",
     )
     run = problem.simulate()
@@ -292,7 +295,7 @@ def test_aligned_heads_learn_one_direction_after_the_other_at_the_predicted_time
     for j, (spectrum, m, best) in enumerate(
         zip(law.covariance, law.second, law.best, strict=True)
     ):
-        x = np.linspace(s, (0.5 * best) ** (1 / 3), 2_000_001)
+        x = np.linspace(s, (0.5 * best) ** (1 / 3), 200_001)
         slope = 1.0 / (spectrum * (spectrum - m * x**3) * x**2)
         time = float(np.sum(0.5 * (slope[1:] + slope[:-1]) * np.diff(x))) / eta
         half = run.first(
@@ -310,7 +313,7 @@ def test_staircase_has_the_losses_of_principal_component_regression() -> None:
         N=100,
         coordinates="heads",
         heads=3,
-        start=1e-2,
+        start=5e-2,
         eta=0.1,
         seed=1,
         above=1e-4,
@@ -330,8 +333,17 @@ def test_staircase_has_the_losses_of_principal_component_regression() -> None:
     assert min(order) > 0
 
 
-@pytest.mark.parametrize(("heads", "rank"), [(1, 1), (2, 1), (1, 2), (1, 3), (3, 1)])
-@pytest.mark.parametrize("query", ["full", "singular"])
+@pytest.mark.parametrize(
+    ("heads", "rank", "query"),
+    [
+        (2, 1, "full"),
+        (1, 2, "full"),
+        (3, 1, "full"),
+        (1, 1, "singular"),
+        # as many directions as the query has
+        (1, 2, "singular"),
+    ],
+)
 def test_few_heads_have_the_floor_of_their_rank(
     heads: int, rank: int, query: str
 ) -> None:

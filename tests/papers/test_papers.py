@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from remake import printed
 
@@ -13,7 +16,28 @@ from tests.test_pages import differs
 NUMBERS = {claim.name: number for number, claim in enumerate(printed()[0], start=1)}
 
 
-@pytest.mark.parametrize("name", [*NAMES["whole"], *NAMES["rows"]])
+# They take a third of the time of all rows and answers, half a second and more each.
+LONGER = {
+    "Lemma 1",
+    "Phase I cross terms",
+    "Phase II growth to ε",
+    "finite-samples",
+    "recall-exponent",
+    "recall-roles",
+    "single location: softmax",
+    "step count, proved",
+}
+
+
+def quick_ones(names: Iterable[str]) -> list[Any]:
+    """Mark the longer ones as slow."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow) if name in LONGER else name
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("name", quick_ones([*NAMES["whole"], *NAMES["rows"]]))
 def test_a_row_says_what_is_written(name: str) -> None:
     number = NUMBERS[name]
     written = NAMES["rows"].get(name)
@@ -25,7 +49,7 @@ def test_a_row_says_what_is_written(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES["answers"])
+@pytest.mark.parametrize("name", quick_ones(NAMES["answers"]))
 def test_an_answer_says_what_is_written_and_its_curves_end_there(name: str) -> None:
     found = said(icl.answer(name, quick=True))
     assert [

@@ -30,6 +30,8 @@ from icl_theory.statements.paper import Claims, Paper, Reading
 from tests.pages import Page, write_prose
 
 ROOT = Path(__file__).parents[2]
+# Read from the sources of the figures, once for all tests.
+TITLES = {**figures.available(), "disc": "A disc.", "ring": "A ring."}
 
 
 def claim(
@@ -58,9 +60,8 @@ def paper_of(*claims: Claim) -> Paper:
 @pytest.fixture(autouse=True)
 def discs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of papers that are made up."""
-    titles = {**figures.available(), "disc": "A disc.", "ring": "A ring."}
     draw = figures.draw
-    monkeypatch.setattr(figures, "available", lambda: titles)
+    monkeypatch.setattr(figures, "available", lambda: TITLES)
     monkeypatch.setattr(
         figures,
         "draw",

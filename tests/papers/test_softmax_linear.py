@@ -123,7 +123,7 @@ def test_the_rule_over_queries_has_converged() -> None:
 
 
 def test_the_least_risk_is_a_minimum() -> None:
-    risk = HeadRisk(10, 50, noise=0.2)
+    risk = HeadRisk(100, 50, noise=0.2)
     best = risk.minimum()
     for a, b in ((1.01, 1.0), (0.99, 1.0), (1.0, 1.01), (1.0, 0.99)):
         assert risk.risk(a * best.a, b * best.b) > best.risk
@@ -131,7 +131,7 @@ def test_the_least_risk_is_a_minimum() -> None:
     assert risk.limit(2.0, 0.5) == 0.0
 
 
-@pytest.mark.parametrize("d", [10**4, 2 * 10**5, 10**6])
+@pytest.mark.parametrize("d", [10**4, 10**6])
 def test_the_best_scores_of_high_dimension_have_unit_variance(d: int) -> None:
     """For 1 ≪ d, N the risk is ½d κ/(1 + κ), κ = d exp(t²)/(N t²), t = a√d.
 

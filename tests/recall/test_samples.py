@@ -135,7 +135,7 @@ def test_with_noise_too_the_probability_is_that_of_all_data_sets(
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_training_on_data_sets_fails_as_often(alpha: float) -> None:
-    probs, M, epsilon, sets = [0.6, 0.3, 0.1], 15, 0.25, 300
+    probs, M, epsilon, sets = [0.6, 0.3, 0.1], 15, 0.25, 200
     task = task_with(probs, alpha)
     failed = 0
     for seed in range(sets):

@@ -144,7 +144,7 @@ OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = 
     "FiniteGaussianRisk": (
         seen(lambda **o: regression.FiniteGaussianRisk(LAW, **o)),
         {"N": 3, "tolerance": 1e-2},
-        {"N": 2, "noise": 0.4, "tolerance": 1e-12},
+        {"N": 2, "noise": 0.4, "tolerance": 1e-10},
     ),
     "QuadraticLaw.lipschitz": (
         lambda **o: vars(regression.QuadraticLaw.lipschitz(**o)),
@@ -181,7 +181,7 @@ OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = 
         icl.crosscheck,
         {
             "run_or_risk": RUN,
-            "batch": 256,
+            "batch": 64,
             "batches": 3,
             "runs": 3,
             "steps": 2,
@@ -191,7 +191,7 @@ OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = 
             "eta": 0.5,
             "N": 30,
             "precision": 0.05,
-            "batch": 200,
+            "batch": 50,
             "batches": 4,
             "points": 2,
             "steps": 3,

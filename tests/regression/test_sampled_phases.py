@@ -16,6 +16,7 @@ from icl_theory.regression.sampled.phases import (
 )
 
 SHARP = icl.simulate(2.0, 1.0, 2.0, K=5, epsilon=0.02)
+SHORT = icl.simulate(2.0, 1.0, 2.0, K=5, epsilon=0.1)
 
 
 def within(found: SampledPhases) -> bool:
@@ -126,10 +127,10 @@ def test_each_option_of_a_crosscheck_reaches_its_phases(changed: str) -> None:
         changed: {"N": 25, "seed": 4}.get(changed, 5)
     }
     found = icl.crosscheck(
-        SHARP, precision=0.1, batches=3, points=1, runs=3, steps=2, **given
+        SHORT, precision=0.1, batches=3, points=1, runs=3, steps=2, **given
     )  # type: ignore[arg-type]
     alone = sampled_phases(
-        SHARP,
+        SHORT,
         N=given["N"],
         runs=given["phases"],
         batch=given["batch"],

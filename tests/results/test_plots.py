@@ -32,7 +32,9 @@ def test_figure_is_written_in_the_format_of_its_name(
     ending: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"run.{ending}"
-    save(icl.simulate(2.0, 1.0, 4.0).plot(), str(path))
+    figure = Figure((1.0, 1.0))
+    figure.suptitle(r"$\eta$ ≤ 1")
+    save(figure, str(path))
     start = path.read_bytes()[:5]
     assert start.startswith(
         {"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}[ending]
@@ -122,20 +124,28 @@ def test_phases_are_shaded_where_they_are() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        icl.simulate(2.0, 1.0, 4.0, epsilon=5.0),
-        icl.simulate(2.0, 1.0, 4.0, K=2, epsilon=0.4),
-        icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.1, 0.2, 0.3, 0.4], epsilon=1e-2),
-        icl.simulate(2.0, 1.0, 4.0, N=30, epsilon=1e-2),
-        icl.simulate(1e12, 1.0, 1e9, epsilon=1e-9),
-    ],
-    ids=["no step", "two features", "queries", "floor", "one step"],
-)
-def test_odd_runs_can_be_drawn(run: icl.Trajectory) -> None:
-    for drawn in (run.plot(), compare_runs([run, run])):
-        whole_figure(drawn).draw_without_rendering()
+ODD_RUNS = {
+    "no step": {"epsilon": 5.0},
+    "two features": {"K": 2, "epsilon": 0.4},
+    "queries": {"K": 4, "probs": [0.1, 0.2, 0.3, 0.4], "epsilon": 1e-2},
+    "floor": {"N": 30, "epsilon": 1e-2},
+    "one step": {"L": 1e12, "eta": 1e9, "epsilon": 1e-9},
+}
+
+
+def odd_run(name: str) -> icl.Trajectory:
+    return icl.simulate(**{"L": 2.0, "delta": 1.0, "eta": 4.0} | ODD_RUNS[name])
+
+
+@pytest.mark.parametrize("name", ODD_RUNS)
+def test_odd_runs_can_be_drawn(name: str) -> None:
+    whole_figure(odd_run(name).plot()).draw_without_rendering()
+
+
+def test_odd_runs_can_be_compared() -> None:
+    """Five runs in one figure, some of whose curves are single points."""
+    drawn = compare_runs([odd_run(name) for name in ODD_RUNS])
+    whole_figure(drawn).draw_without_rendering()
 
 
 class FarAway(icl.PopulationRisk):
