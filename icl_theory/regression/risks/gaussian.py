@@ -671,8 +671,8 @@ class SampledGaussianRisk(PromptRisk):
 
     One layer predicts :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i`
     from N tokens. As N grows, the mean loss tends to the loss of `GaussianRisk`, but
-    slowly. If :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
-    that are nearest to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
+    slowly. If :math:`|Qx_q|^2` exceeds 2 ln N, the few tokens with the largest scores
+    have nearly all attention. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------

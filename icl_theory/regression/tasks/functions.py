@@ -4,6 +4,7 @@ Each family is a law of random functions with a Lipschitz constant L. It has for
 for the kernel, the variogram and often a factor, and draws functions. The words kernel,
 variogram and factor, and how to write a family of your own, are explained in
 `icl_theory.regression.tasks.law`.
+
 In the formulas x and x' are two features, κ is the kernel, and d is the dimension of
 the features. The values of one function at all K features are an array (K,).
 """
