@@ -85,11 +85,11 @@ def simulate(
         query), the matrix Q of the scores ``x_m^T Q x_k``, or the factors W_K, W_Q of
         Q, from a small random start.
     method : {"auto", "closed", "exact", "fast", "flow"}
-        "closed" counts the steps of gradient descent by its Abel function (exchangeable
-        tasks, N = ∞, class or embedding coordinates). "exact" takes every step. "fast"
-        skips most steps (see `descend`). "flow" integrates gradient flow. "auto" is
-        "closed" if possible; otherwise it takes 4096 exact steps before it skips.
-        ``run.method`` tells which method was used.
+        "closed" counts the steps of gradient descent by its Abel function, which grows
+        by 1 in each step (exchangeable tasks, N = ∞, class or embedding coordinates).
+        "exact" takes every step. "fast" skips most steps (see `descend`). "flow"
+        integrates gradient flow. "auto" is "closed" if possible; otherwise it takes
+        4096 exact steps before it skips. ``run.method`` tells which method was used.
     max_steps : int
         Largest number of steps. A run that takes every step also ends within 0.1 % of a
         floor above ``epsilon``, and when the loss no longer falls (see `descend`).

@@ -78,11 +78,11 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         coordinates.
     proved : bool
         Whether to return the constant only if the limit is proved. In embedding
-        coordinates with N = ∞ the proof needs a condition: if the score of a wrong
-        feature stays below the score of the right one by more than ½, the error of the
+        coordinates with N = ∞ the proof needs a condition: if in ŝ the score of a wrong
+        feature is below the score of the right one by more than ½, the error of the
         wrong feature must not be negatively correlated with the error of another
-        feature. With False the constant is returned in all cases; most runs tend to it,
-        but not all.
+        feature. With False this condition is not tested; most runs tend to the
+        constant, but not all.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def query_constants(risk: Risk) -> Array | None:
     """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, or None if they are unknown.
 
     Here ℓ_k is the loss of query k and p_k its probability. There is a limit for each
-    query of a `PopulationRisk`, or for each group of a `SymmetricRisk`.
+    query of a `PopulationRisk`, or for one query of each group of a `SymmetricRisk`.
     """
     # The number of features in each class, with a column for each query. A class of a
     # `PopulationRisk` is a single feature.
@@ -163,8 +163,8 @@ def query_constants(risk: Risk) -> Array | None:
 def tail_limits(risk: Risk, eta: float) -> Array | None:
     """Limits of t (ℓ_k - inf ℓ_k) over class scores, or None if they are unknown.
 
-    Here ℓ_k is the loss of query k. There is a limit for each query, or for each group
-    of a `SymmetricRisk`.
+    Here ℓ_k is the loss of query k. There is a limit for each query, or for one query
+    of each group of a `SymmetricRisk`.
     """
     constants = query_constants(risk)
     if constants is None:
@@ -295,8 +295,8 @@ def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array
     gaps: list[float] = []
     rows_within_levels: list[Array] = []
     for query, levels in enumerate(levels_of_queries):
-        # ``gaps`` has one entry for each two successive levels, and ``classes`` the
-        # features of each level, the highest first.
+        # ``levels.gaps`` has one entry for each two successive levels, and
+        # ``levels.classes`` the features of each level, the highest first.
         gaps += levels.gaps
         # Any feature of a level stands for all of them.
         for upper, lower in itertools.pairwise(levels.classes):

@@ -371,7 +371,7 @@ class GaussianRegression(Family):
         return 1.0 / self._risk_from_zero().rate
 
     def expected_steps(self) -> float | None:
-        """Estimate the number of steps to the target from the rate near the minimum.
+        """Estimate the number of steps to the target from the decay near the minimum.
 
         The estimate is rough, because the excess falls at another rate at first.
         """
@@ -387,8 +387,8 @@ class GaussianRegression(Family):
         if target_excess <= 0.0:
             return None
         # Near the minimum the excess falls like (1 - ηλ)^(2t), and its logarithm falls
-        # by about 2 η λ in each step, with the curvature λ of the risk. A target above
-        # the initial excess takes no steps.
+        # by about 2 η λ in each step, with the learning rate η, `self.rate()`, and the
+        # curvature λ of the risk. A target above the initial excess takes no steps.
         fall_of_log = max(0.0, math.log(initial_excess / target_excess))
         curvature = self._risk_from_zero().rate
         return fall_of_log / (2.0 * self.rate() * curvature)

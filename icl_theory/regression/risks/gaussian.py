@@ -1,7 +1,7 @@
 """Gaussian inputs and random quadratic tasks: exact losses without a set of features.
 
 Let the tokens be infinitely many points x ~ N(0, I), and their scores x^T Q x_q for a
-query x_q. Softmax attention then weights the points by the density of N(Q x_q, I):
+query x_q. The softmax attention then has the density of N(Q x_q, I) over the points:
 training Q moves the mean, and the width is fixed. So the loss of `GaussianRisk` is a
 polynomial in Q. `FiniteGaussianRisk` has finite prompts and Q = c I. It replaces the
 law of a token by nodes, points with probabilities, on the line along the query.
@@ -9,7 +9,7 @@ law of a token by nodes, points with probabilities, on the line along the query.
 tasks, a `QuadraticLaw`.
 
 Everywhere d is the dimension of the inputs, N the number of tokens of a prompt, and
-σ_A and σ_b are the standard deviations ``sigma_a`` and ``sigma_b`` of the entries of A
+σ_a and σ_b are the standard deviations ``sigma_a`` and ``sigma_b`` of the entries of A
 and b, for tasks x^T A x + b^T x.
 """
 
@@ -50,12 +50,12 @@ MOST_WITH_FINITE_PROMPTS = 100
 # Largest number of times that the step between the lengths of queries is halved. After
 # five halvings one loss takes minutes.
 MOST_HALVINGS = 5
-# A rule is accurate to the tolerance if the rule with twice its step has a relative
-# error below the tolerance raised to this power. `FiniteGaussianRisk._is_accurate`
-# gives the reason.
+# A rule over the lengths of queries counts as accurate to the tolerance if a rule with
+# twice its step has a relative error below the tolerance raised to this power.
+# `FiniteGaussianRisk._is_accurate` gives the reason.
 ERROR_POWER = 0.6
-# Number of points between 0 and the minimum at which the second derivative is taken.
-# More points would find a peak of the curvature more exactly, but each takes time.
+# Number of values of c, from 0 to the minimum, at which the second derivative is taken.
+# More values would find a peak of the curvature more exactly, but each takes time.
 CURVATURE_POINTS = 9
 # The nodes of the tokens have a relative error of e^-36 = 2e-16, the rounding of a
 # number. The estimate of this error compares them with nodes whose error is e^-42.
@@ -142,7 +142,7 @@ class QuadraticLaw:
 
     @property
     def L(self) -> float:
-        """Root mean square norm of the gradient, √(2d(d+1) σ_A² + d σ_b²)."""
+        """Root mean square norm of the gradient, √(2d(d+1) σ_a² + d σ_b²)."""
         quadratic_part = math.sqrt(2.0 * self.d * (self.d + 1)) * self.sigma_a
         linear_part = math.sqrt(self.d) * self.sigma_b
         return math.hypot(quadratic_part, linear_part)
@@ -207,9 +207,10 @@ class GaussianRisk(Risk):
         d = self.law.d
         variance_a, variance_b = self.law.variances
         c = 1.0
-        # To the right of the root the left side minus the right side is convex and
-        # increasing, so that the iterates of Newton's method fall from 1 towards the
-        # root. Near it rounding makes an iterate stay or rise, which ends the loop.
+        # To the right of the root, the left side of the equation minus its right side
+        # is convex and increasing, so that the iterates of Newton's method fall from 1
+        # towards the root. Near the root, rounding makes an iterate stay or rise, which
+        # ends the loop.
         while True:
             cubic = (d + 2) * c**3 - (d + 1) * c
             difference = 2.0 * variance_a * cubic + variance_b * (c - 1.0)
@@ -318,20 +319,20 @@ class GaussianRisk(Risk):
         """
         variance_a, variance_b = self.law.variances
         D = Q - self.best * np.eye(self.law.d)
-        # Fourth powers of a large D would overflow, so D, c and 1 are divided by the
-        # largest entry of D, the unit. Every term of the bracket in the formula has
-        # four factors that are divided: its terms of second order, for example, contain
-        # c² or 1².
+        # Fourth powers of a large D would overflow, so D, c and 1 are divided by a
+        # unit: the largest absolute value in D, or 1 if all are smaller. Every term of
+        # the bracket in the formula has four factors that are divided: its terms of
+        # second order, for example, contain c² or 1².
         unit = max(1.0, float(np.abs(D).max()))
         D = D / unit
         part = _quadratic_part(D, c=self.best / unit, one=1.0 / unit)
         excess = 0.5 * variance_a * part.excess
         # A loss beyond float64 becomes infinite without a warning, as documented.
         with np.errstate(over="ignore"):
-            # The excess of A must be multiplied by unit⁴ and its gradient by unit³. The
-            # terms of sigma_b² must be multiplied by two factors fewer, so they are
-            # added after the first two multiplications. If they were divided by unit²
-            # instead, they might underflow.
+            # The part of the excess due to A must be multiplied by unit⁴, and its
+            # gradient by unit³. The terms of sigma_b² must be multiplied by two factors
+            # fewer, so they are added after the first two multiplications. If they were
+            # divided by unit² instead, they might underflow.
             excess = excess * unit * unit + 0.5 * variance_b * part.squared_norm
             gradient = variance_a * part.gradient * unit * unit + variance_b * D
             # Complex steps differentiate the gradient alone, so the imaginary part of
@@ -410,9 +411,10 @@ class FiniteGaussianRisk(Risk):
     The mean square of one error is larger than this product at X' = X, by
     :math:`(d - 1)[\sigma_a^2 (2 X^2 + d) + \sigma_b^2] + \sigma^2`.
 
-    The averages over X and over r are trapezoid rules. They are refined until the
-    relative error of the loss is below the ``tolerance``. `error` estimates the error
-    of the loss. See docs/theory.md, "Gaussian inputs".
+    The averages over X and over r are trapezoid rules. The rule over X is exact to
+    rounding, and the rule over r is refined until the relative error of the loss is
+    below the ``tolerance``. `error` estimates the error of the loss. See
+    docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -572,8 +574,9 @@ class FiniteGaussianRisk(Risk):
         """Return the queries of the rule for all c up to ``largest``."""
         return self._rule(largest).lengths
 
-    # A run needs rules for a few powers of two, and the four latest rules are kept. The
-    # cache also keeps this risk alive, which the linter warns about (B019).
+    # ``largest`` is a power of two (see `_reach`). A run needs rules for a few of them,
+    # and the four latest rules are kept. The cache also keeps this risk alive, which
+    # the linter warns about (B019).
     @lru_cache(maxsize=4)  # noqa: B019
     def _rule(self, largest: float) -> _LengthRule:
         """Return a rule that is accurate to the tolerance for all c up to ``largest``.
@@ -600,8 +603,8 @@ class FiniteGaussianRisk(Risk):
         (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6), so
         that e may be as large as the tolerance to the power 0.6.
         """
-        # The sum of the weights is 1 only to the accuracy of a rule, so each rule is
-        # divided by its own sum.
+        # The weights of every second length sum to about ½ only, so each loss is
+        # divided by the sum of its weights.
         weights = np.array([length.probability for length in lengths])
         every_second = slice(None, None, 2)
         coarse_weights = weights[every_second]
@@ -668,8 +671,8 @@ class SampledGaussianRisk(PromptRisk):
 
     One layer predicts :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i`
     from N tokens. As N grows, the mean loss tends to the loss of `GaussianRisk`, but
-    slowly. If :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
-    that are nearest to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
+    slowly. If :math:`|Qx_q|^2` exceeds 2 ln N, the few tokens with the largest scores
+    have nearly all attention. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -724,8 +727,8 @@ class SampledGaussianRisk(PromptRisk):
     def _bytes(self, size: int) -> float:
         """Return a rough estimate of the memory that ``size`` drawn prompts need.
 
-        A prompt has N + 1 points and a task with a (d, d) matrix A. Two points and one
-        matrix, with 16 bytes for an entry, also cover copies and intermediate results.
+        A prompt has N + 1 points and a task with a (d, d) matrix A. To allow for copies
+        and intermediate results, an entry has 16 bytes, and points are counted twice.
         """
         d = self.law.d
         points_and_matrices = 2.0 * (self.N + 1) + d

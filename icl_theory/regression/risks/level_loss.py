@@ -39,10 +39,10 @@ FLAT = 1e-12
 # The largest number of iterations of Newton's method. Near a minimum it takes a
 # handful.
 MOST_NEWTON_ITERATIONS = 30
-# The trust-region descent over a level ends at a gradient of the relative loss below
-# ``gtol``, or after ``maxiter`` iterations. The radii of the region are distances of
-# scores. They affect only the number of evaluations, unless the loss has several
-# minima.
+# The trust-region descent over a level divides the loss by its first value. It ends if
+# the gradient of this quotient is below ``gtol``, or after ``maxiter`` iterations. The
+# radii of the region are distances of scores. They affect only the number of
+# evaluations, unless the loss has several minima.
 TRUST_REGION = {
     "gtol": 1e-9,
     "maxiter": 200,
@@ -50,7 +50,7 @@ TRUST_REGION = {
     "max_trust_radius": 50.0,
 }
 # A first-order change of the loss counts as zero if it is below this share of its
-# terms.
+# terms, and a curvature if it is below this share of the largest one.
 ZERO_SHARE = 1e-9
 # The logarithm of the smallest weight that a gradient is divided by. The weight is
 # 1e-282, so that the quotient stays within float64 for gradients up to 1e25.
@@ -131,10 +131,11 @@ class LevelLoss(NamedTuple):
             return scores
 
         # SciPy asks for the loss, the gradient and the Hessian of a point one by one.
-        # They are computed together, and kept for the two latest points.
+        # They are computed together, and kept for the two latest points. The keys of a
+        # cache must be hashable, so a point is given as the bytes of its scores.
         @lru_cache(maxsize=2)
-        def moments_of(level_scores: bytes) -> QueryMoments:
-            return self.moments(with_level(np.frombuffer(level_scores)), curved=True)
+        def moments_of(score_bytes: bytes) -> QueryMoments:
+            return self.moments(with_level(np.frombuffer(score_bytes)), curved=True)
 
         def loss(level_scores: Array) -> float:
             return moments_of(level_scores.tobytes()).loss / scale
@@ -168,12 +169,12 @@ class LevelLoss(NamedTuple):
             gradient = moments.gradient[self.level]
             # Curvatures are ascending; directions are columns.
             curvatures, directions = np.linalg.eigh(moments.hessian[square])
-            # The loss takes the place of the largest curvature if all curvatures are
-            # zero: second derivatives with respect to scores are of the size of the
-            # loss.
+            # If all curvatures are smaller than the loss, as on a plateau, the loss
+            # takes the place of the largest one: usually second derivatives with
+            # respect to scores are of the size of the loss.
             largest = max(float(np.abs(curvatures).max()), moments.loss)
             if curvatures[0] < -ZERO_SHARE * largest:
-                # The loss has a saddle here.
+                # The loss curves downwards along a direction, so this is no minimum.
                 return None
             is_curved = curvatures > FLAT * largest
             directions = directions[:, is_curved]

@@ -66,9 +66,10 @@ class RelativeLosses:
         Descent i minimises the loss of ``query[i]``.
         """
 
-        # `moments` calls this function for the products C z of some descents. The
-        # argument ``nodes`` has the values of one kind of token. Here there is only one
-        # kind, so it selects all nodes and is not used.
+        # `moments` calls this function to write the products of error forms and vectors
+        # z, for the descents ``rows``, to ``product``. The slice ``nodes`` selects the
+        # classes of one kind of token. Here there is only one kind, so it selects all
+        # classes and is not used.
         def form(rows: Index, nodes: slice, z: Array, product: Array) -> None:
             np.matmul(self._error_forms[query[rows]], z, out=product)
 
@@ -135,8 +136,8 @@ class Descents:
         shortening = self.step_length * np.minimum(1.0, longest / size)
         moves = moves * shortening[:, None]
         trial = self.scores + moves
-        # A score further below the highest one does not change the loss any more, and
-        # would only fall without bound.
+        # A score that is more than INFINITE_GAP below the highest one does not change
+        # the loss any more, and would only fall without bound.
         highest = trial.max(axis=1, keepdims=True)
         trial = np.maximum(trial, highest - INFINITE_GAP)
         trial_loss, trial_gradient = self._losses(trial, self.query)

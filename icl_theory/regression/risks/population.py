@@ -175,7 +175,8 @@ class PopulationRisk(Risk):
     def column_gradients(self) -> ColumnGradients | None:
         """A function that returns the gradients of p_k ℓ_k for some columns of S.
 
-        It takes n columns, (K, n), and their queries, (n,). It is None for finite N.
+        The function takes n columns, (K, n), and their queries, (n,). For finite N the
+        property is None.
         """
         if math.isfinite(self.N):
             return None
@@ -246,10 +247,10 @@ class PopulationRisk(Risk):
 
         Losses come arbitrarily close to these values, so that the true infima are not
         larger. It is not proved that the true infima are not smaller. Up to 12 features
-        the search has about 2K starts for each query, and its result is exact to
-        rounding. With more features it has one start (two with noise) and ends above
-        the infimum, by at most 1 % for K < 60. Descent from zero scores approaches the
-        losses of `levels`, which may be larger than these infima.
+        the search has about 2K starts for each query, and computes the infimum that it
+        finds to rounding. With more features it has one start (two with noise) and ends
+        above the infimum, by at most 1 % for K < 60. Descent from zero scores
+        approaches the losses of `levels`, which may be larger than these infima.
         """
         K = self.features.K
         if math.isinf(self.N):
@@ -277,8 +278,8 @@ class PopulationRisk(Risk):
         centred = row_means[:, None] + row_means - variogram - row_means.mean()
         eigenvalues = np.linalg.eigvalsh(centred)
         # The lowest eigenvalue is 0, for the constant vector. If the next one is
-        # positive, the form is definite on zero-sum vectors. Then no mixture of
-        # features has the values of another feature.
+        # positive, this covariance is definite on vectors that sum to zero. Then no
+        # mixture of features has the values of another feature.
         if eigenvalues[1] > ZERO_EIGENVALUE * eigenvalues[-1]:
             return True
         if K > MOST_NONDEGENERACY:
@@ -423,7 +424,7 @@ class PopulationRisk(Risk):
         wrong feature has nearly all attention. ``a`` is (K, Q), and ``query``, (Q,),
         has the feature of each query.
         """
-        top = a.argmax(axis=0)
+        top = a.argmax(axis=0)  # the feature with the most attention
         columns = np.arange(len(query))
         wrong = a.copy()
         wrong[query, columns] = 0.0
@@ -454,13 +455,16 @@ class PopulationRisk(Risk):
         squared_errors = np.concatenate([squared_errors] * matrices, axis=1)
 
         # `moments` calls this function to write the products C z of some queries to
-        # ``product``. The nodes ``rows`` are the values of one kind of token. Here
-        # there is only one kind, so ``rows`` selects all nodes and is not used.
+        # ``product``. The slice ``rows`` selects the features that one kind of token
+        # may show. Here there is only one kind, so it selects all features and is not
+        # used.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
             at_nodes(variogram[None], self._form.factor[None], queries, z, product)
 
+        # The part of the squared errors that two tokens of one feature do not share is
+        # the variance of the noise.
         noise_alone = None
         if self.noise > 0.0:
             noise_alone = np.full(squared_errors.shape, self.noise**2)

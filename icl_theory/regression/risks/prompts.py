@@ -60,13 +60,13 @@ class _Tokens(NamedTuple):
 
     y: Array
     b: Array  # π y e^(-y)
-    by: Array  # b y, for one token in both factors of the square
+    by: Array  # b y, for one token in both factors of the squared error
     D_b: Array  # b (1 - y)
     D_by: Array  # b y (2 - y)
     # (C b)_u, with the error form C
     field: Array
     # b^T C b and the sum of b y E|e|², (J,): the terms of two different tokens, and of
-    # one token in both factors of the square
+    # one token in both factors of the squared error
     pairs: Array
     twofold: Array
     # The first to fourth derivatives of P = G^N with respect to G, times the weights of
@@ -87,7 +87,8 @@ def one_query(
 ) -> QueryMoments:
     r"""Evaluate the loss of one query, its gradient, its attention and its Hessian.
 
-    With :math:`y = s w`, :math:`b = \pi y e^{-y}`, :math:`P = G^N` and the error form C
+    With :math:`y = s w`, :math:`b = \pi y e^{-y}`, the error form C, and
+    :math:`P = G^N` with primes for its derivatives with respect to G,
 
     .. math:: \ell = \tfrac12 \int_0^\infty \Bigl[P'' b^\top C b
         + P' \sum_u b_u y_u E|e_u|^2\Bigr] \frac{ds}{s}, \qquad
@@ -200,8 +201,8 @@ def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array
     hessian = through_b
     hessian += 0.5 * through_power - 0.5 * (through_each + through_each.T)
     # If both scores are the same, the second derivatives of three factors are added: of
-    # b, D²b = D b - D(b y); of P, D²P = -D b P' + ...; and of b y,
-    # D²(b y) = (2 - y) D(b y) - y b y.
+    # b, D²b = D b - D(b y); of P, D²P = -D b P' + b² P'', whose second term is part of
+    # ``through_power``; and of b y, D²(b y) = (2 - y) D(b y) - y b y.
     once_through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
     diagonal = 2.0 * ((D_b - D_by) * tokens.field) @ tokens.second
     diagonal -= D_b @ once_through_power
@@ -273,7 +274,8 @@ def infima(
     lowest = initial_loss.copy()
 
     def relative_loss(flat: Array) -> tuple[float, Array]:
-        # Keep the lowest loss of each query in `lowest`, and return the sum.
+        # Return the sum of the relative losses and its gradient, and keep the lowest
+        # loss of each query in `lowest`.
         scores = np.where(is_free, flat.reshape(target.shape), -np.inf)
         moments = evaluate(scores)
         progress.add()

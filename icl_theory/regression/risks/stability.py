@@ -85,11 +85,13 @@ def curvature_bound(
     largest_variogram = plain_numbers(
         "variogram", variogram, least=0.0, most=LARGEST_VARIOGRAM
     )
-    features = plain_numbers("K", K, least=1.0)
+    number_of_features = plain_numbers("K", K, least=1.0)
     deviation = plain_numbers("noise", noise, least=0.0, most=LARGEST)
     averages_out = np.isinf(prompt_lengths(N))
     noise_variance = np.where(averages_out, 0.0, deviation * deviation)
-    return np.asarray(CURVATURE * (largest_variogram + noise_variance) / features)
+    return np.asarray(
+        CURVATURE * (largest_variogram + noise_variance) / number_of_features
+    )
 
 
 def stable_rate(
@@ -181,7 +183,7 @@ def embedding_stretch(vectors: Array) -> float:
 def _squared_norm(matrix: Array) -> float:
     """Square of the largest singular value, the norm of XᵀX and of XXᵀ.
 
-    It is computed from the smaller one of these two Gram matrices.
+    It is computed with the smaller one of these two Gram matrices.
     """
     tall = matrix
     if matrix.shape[0] < matrix.shape[1]:

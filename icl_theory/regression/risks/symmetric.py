@@ -63,10 +63,10 @@ SUM_ROUNDING = 1e-6
 TINY = 1e-300
 # Products of a larger variogram with K and the probabilities might overflow.
 LARGEST_VARIOGRAM = 1e250
-# For N = ∞, several states are evaluated together if an array of the mean variograms of
-# all of them has at most this many entries, as with few groups. This takes a fifth of
-# the time of a separate call for each state. Larger arrays would save no more time, but
-# need memory.
+# For N = ∞, several states (arrays of parameters) are evaluated together if an array of
+# the mean variograms of all of them has at most this many entries, as with few groups.
+# This takes a fifth of the time of a separate call for each state. Larger arrays would
+# save no more time, but need memory.
 MOST_TOGETHER = 10_000
 # The largest K for which the scores of all pairs of features are written out: 3.2 GB.
 MOST_WRITTEN_OUT = 20_000
@@ -79,8 +79,10 @@ class SymmetricRisk(Risk):
     A query of group g divides the features into *classes* c: class 0 is its own
     feature, and class 1 + h has the features of group h (without its own feature if
     h = g). Its scores :math:`\theta_{gc}` are row g of the parameters. With the
-    attention :math:`A_{gc}` on a whole class of :math:`n_c` features, and the variogram
-    :math:`\gamma_{cd}` of a feature of class c and a feature of class d, the loss is
+    attention :math:`A_{gc}` on a whole class of :math:`n_c` features, the variogram
+    :math:`\gamma_{cd}` of a feature of class c and a feature of class d, and the
+    variogram :math:`\gamma_{gc}` of the own feature and a feature of class c (0 for c =
+    0), the loss is
 
     .. math:: \ell_g = \tfrac12 A_g^\top \tilde C^{(g)} A_g, \qquad
         \tilde C^{(g)}_{cd} = \gamma_{gc} + \gamma_{gd} - \gamma_{cd}(1 -
@@ -196,14 +198,14 @@ class SymmetricRisk(Risk):
             labels = _checked_groups(groups, features.K)
         sizes = np.bincount(labels)
         # The features of each group, which has at least one
-        members = [np.flatnonzero(labels == g) for g in range(len(sizes))]
-        first_of_group = [int(indices[0]) for indices in members]
+        features_of_group = [np.flatnonzero(labels == g) for g in range(len(sizes))]
+        first_of_group = [int(indices[0]) for indices in features_of_group]
         # The first features of two groups stand for the groups. Within a group this
         # rule would pair the first feature with itself, so the first feature is paired
         # with the second one, if there is one.
         gamma = variogram[np.ix_(first_of_group, first_of_group)]
         for g in np.flatnonzero(sizes > 1):
-            first, second, *_ = members[g]
+            first, second, *_ = features_of_group[g]
             gamma[g, g] = variogram[first, second]
         # In an exchangeable group, every feature has the probability of the first one,
         # and every pair of features has the variogram of the first two.
@@ -393,7 +395,7 @@ class SymmetricRisk(Risk):
 
     @cached_property
     def _last_moments(self) -> LastResult[Moments]:
-        """The last moments for finite N, which take long."""
+        """The last moments for finite N, which take long to compute."""
         return LastResult()
 
     def _moments_infinite(self, scores: Array) -> Moments:
@@ -448,7 +450,7 @@ class SymmetricRisk(Risk):
         states = scores.shape[1] // G
 
         # `moments` calls this function to write the products C̃ z of some queries to
-        # ``product``. The argument ``rows`` selects the values of one kind of token.
+        # ``product``. The slice ``rows`` selects the classes of one kind of token.
         # Here there is only one kind, so it selects all classes and is not used.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array

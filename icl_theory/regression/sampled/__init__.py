@@ -1,1 +1,1 @@
-"""Trainers on sampled prompts, and the exact results compared with them."""
+"""Trainers on sampled prompts, and comparisons of exact results with them."""

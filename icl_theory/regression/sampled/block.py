@@ -131,8 +131,8 @@ class BlockRisk(Trainer[Prompts]):
     def initial(self) -> Array:
         """The initial parameters, flat: see the docstring of the class."""
         # The second entry of the seed makes the parameters independent of the prompts:
-        # the first entry alone would be the same as [seed, 0, 0], the seed of the first
-        # step's prompts.
+        # NumPy extends seeds by zeros, so the first entry alone would be the same as
+        # [seed, 0, 0], the seed of the first step's prompts.
         rng = np.random.default_rng([self.seed, STREAM_OF_PARAMETERS])
         parts = []
         for name, shape in self._shapes.items():
@@ -201,7 +201,7 @@ class BlockRisk(Trainer[Prompts]):
                 "prompts", "prompts of other features", f"of {features}"
             )
 
-    # In the base class ``batch`` is a field.
+    # In the base class ``batch`` is a field, and mypy refuses a property in its place.
     @property
     def batch(self) -> int:  # type: ignore[override]
         """Number of prompts in a step."""
@@ -305,23 +305,23 @@ class BlockRisk(Trainer[Prompts]):
 
     def _layers(self, params: Array) -> Weights:
         """Split the flat parameters into the weights."""
-        layers = {}
+        weights = {}
         end = 0
         for name, shape in self._shapes.items():
             begin = end
             end = begin + math.prod(shape)
-            layers[name] = params[begin:end].reshape(shape)
-        return Weights(**layers)
+            weights[name] = params[begin:end].reshape(shape)
+        return Weights(**weights)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _forward(self, layers: Weights, prompts: Prompts) -> _ForwardPass:
+    def _forward(self, weights: Weights, prompts: Prompts) -> _ForwardPass:
         """Run the block. Predictions may be infinite or NaN, and must be checked."""
         # Prompts have vectors of their own (``key`` of the tokens, and ``asked`` of the
         # queries) only with token noise.
         vectors = self.data.features.vectors
         x = vectors[prompts.token] if prompts.key is None else prompts.key
         x_q = vectors[prompts.query] if prompts.asked is None else prompts.asked
-        return _ForwardPass(layers, x, prompts.label, x_q)
+        return _ForwardPass(weights, x, prompts.label, x_q)
 
 
 class _ForwardPass:
@@ -331,7 +331,7 @@ class _ForwardPass:
 
     Parameters
     ----------
-    layers : Weights
+    weights : Weights
         The parameters.
     x, y : ndarray, (B, N, d) and (B, N)
         The inputs and labels of the tokens.
@@ -339,9 +339,8 @@ class _ForwardPass:
         The queries.
     """
 
-    def __init__(self, layers: Weights, x: Array, y: Array, x_q: Array) -> None:
-        self.layers = layers
-        weights = layers
+    def __init__(self, weights: Weights, x: Array, y: Array, x_q: Array) -> None:
+        self.weights = weights
         # The tokens z_i, (B, N, D), and the query, (B, D)
         self.z = np.concatenate([x, y[:, :, None]], axis=2)
         self.z_q = np.concatenate([x_q, np.zeros((len(x_q), 1))], axis=1)
@@ -373,7 +372,7 @@ class _ForwardPass:
         to the predictions. In general ``d_x`` is the derivative of the loss with
         respect to x.
         """
-        weights = self.layers
+        weights = self.weights
         h = self.norm_1.output
         gradient_2 = self.norm_2.back(d_prediction[:, None] * weights.w)
         # The derivative with respect to the sum of h and the output of the feed-forward

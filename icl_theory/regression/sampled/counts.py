@@ -1,7 +1,8 @@
 """Sampled prompts that are drawn by their counts: how many tokens show each feature.
 
-Loss and gradient have the same law as with the trainer, `SampledRisk`, which draws
-prompts token by token, but they cost much less.
+Loss and gradient cost much less than with the trainer, `SampledRisk`, which draws
+prompts token by token. Their means are the same, and with one query for each prompt
+their laws are, too.
 
 In the shapes below, K is the number of features, B the number of prompts and R the
 number of runs, which are evaluated together.
@@ -42,7 +43,7 @@ from icl_theory.tokens.multinomial import multinomial
 # tokens, single draws take longer than a multinomial draw, whose time depends on the
 # number of features alone.
 FEW_TOKENS = 10
-# How many numbers of 8 bytes the arrays of a block have: 4 MiB.
+# Largest number of entries of an array of a block of prompts, which then takes 4 MiB.
 BLOCK = 2**19
 
 
@@ -104,8 +105,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _by_tokens(self) -> bool:
         """Whether tokens are drawn one by one and counted.
 
-        With few tokens for each feature that is faster than drawing their counts from a
-        multinomial law.
+        If features are equally likely, and there are few tokens for each of them, that
+        is faster than drawing the counts from a multinomial law.
         """
         return self.features.uniform and self.N <= FEW_TOKENS * self.features.K
 
@@ -122,7 +123,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         return 6.0 * entries
 
     def draw(self, rng: np.random.Generator, size: int) -> CountedPrompts:
-        """Draw prompts; those with one query are sorted by their queries."""
+        """Draw prompts, sorted by their queries if each has a single one."""
         # This refuses arguments that are out of range or need too much memory.
         size = prompts_to_draw(rng, size, self._numbers_per_prompt)
         if self.every_query:
@@ -135,8 +136,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[CountedPrompts]:
         """Draw the prompts of several runs at once.
 
-        Within a run, prompts with one query are sorted by their queries. Return a list
-        with a single entry, the prompts of all runs, run after run.
+        If each prompt has a single query, the prompts of a run are sorted by their
+        queries. Return a list with one entry, the prompts of all runs, run after run.
         """
         if self.every_query:
             return drawn_at_once(self, rng, runs)
@@ -252,7 +253,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
     ) -> tuple[Array, Array]:
         """Mean losses and gradients of each run if every prompt has one query.
 
-        The prompts come run after run, with equally many for each.
+        The prompts come run after run, with equally many for each run.
         """
         R, K, _ = params.shape
         size = len(query) // R
@@ -320,7 +321,7 @@ def _with_one_query(
 ) -> _Forward:
     """Predict the answers of the prompts of R runs from the weights e^S, (R, K, K).
 
-    The prompts come run after run, with equally many for each.
+    The prompts come run after run, with equally many for each run.
     """
     R, K, _ = weight.shape
     column = np.repeat(K * np.arange(R), len(query) // R) + query

@@ -180,18 +180,18 @@ def crosscheck(
 
     seeds = _Seeds.spawn(seed, runs, points)
     values = _population_values(population, points, np.random.default_rng(seeds.points))
-    with Progress(words="", unit="samples") as shown:
+    with Progress(words="", unit="samples") as progress:
         # One evaluation for each batch at each point, and runs of SGD: those that
-        # measure the spread, and one that is judged. `shown.add` counts them.
-        shown.update(done=0, total=points * (COUNTED_BATCHES + batches) + runs + 1)
+        # measure the spread, and one that is judged. `progress.add` counts them.
+        progress.update(done=0, total=points * (COUNTED_BATCHES + batches) + runs + 1)
         pilot = _counted_risk(core, PILOT_BATCH, seeds.pilot)
-        size = _prompts_needed(values, pilot, precision)
-        samplers = _samplers(core, seeds, size, batches=batches, batch=batch)
-        point_comparison = _compare_at_points(core, values, samplers, shown.add)
+        counted_batch = _prompts_needed(values, pilot, precision)
+        samplers = _samplers(core, seeds, counted_batch, batches=batches, batch=batch)
+        point_comparison = _compare_at_points(core, values, samplers, progress.add)
         # `_Curves` takes the last run as the one that is judged.
         run_seeds = [*seeds.runs, seeds.judged_run]
         trainers = [_trainer(core, batch, run_seed) for run_seed in run_seeds]
-        curves = _curves(population, trainers, eta, steps, shown.add)
+        curves = _curves(population, trainers, eta, steps, progress.add)
 
     sgd_comparison = _compare_curves(curves)
     checks = [*point_comparison.checks, *sgd_comparison.checks]
@@ -289,7 +289,7 @@ def _check_memory(K: int, points: int, batches: int, runs: int) -> None:
     """Refuse numbers of points or runs that need more memory than is free."""
     # The gradients of all batches are kept. For each point, some more arrays of the
     # same size are needed, roughly four. A batch gives K² entries of the gradient, a
-    # loss and a slope, of 8 bytes each.
+    # loss and a slope (see `_Sampled`), of 8 bytes each.
     kept_batches = points * (max(batches, COUNTED_BATCHES) + 4)
     check_fits("points", points, 8.0 * kept_batches * (K**2 + 2.0))
     check_fits("runs", runs, BYTES_PER_RUN * runs)
@@ -389,7 +389,7 @@ def _population_values(
             scores = core_params(population, params)
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
-        # A sampled loss is a square of a difference of labels. Where the exact loss is
+        # A sampled loss is a square of a difference of labels. If the exact loss is
         # zero, rounding of the difference (1e-16 of the labels) leaves a loss of 1e-32
         # of their second moment. `z_score` allows for a rounding error of 1e-14 of the
         # scale, which is then 1e-30 of the second moment.
@@ -636,9 +636,9 @@ def _prompts_needed(
 
 
 def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, str]:
-    """Return the population risk over K x K scores with finite N, and a note on N.
+    """Return the population risk with finite N, and a note on N.
 
-    The risk has the coordinates of ``run_or_risk``.
+    The risk has the coordinates of ``run_or_risk``. Its core is over K x K scores.
     """
     risk = run_or_risk.risk if isinstance(run_or_risk, Trajectory) else run_or_risk
     if isinstance(risk, ExchangeableRisk):

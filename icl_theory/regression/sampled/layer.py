@@ -25,9 +25,9 @@ from icl_theory._validate import (
 from icl_theory.engine.sampling import Trainer, selected
 from icl_theory.memory import blocks, check_fits
 
-# A batch is split into parts whose arrays have at most this many numbers, which take
-# 8 MiB. The system allocates larger arrays anew in each step, which takes longer than
-# the arithmetic.
+# A batch is split into parts whose arrays over tokens, (B, N), have at most this many
+# numbers, which take 8 MiB. The system allocates larger arrays anew in each step, which
+# takes longer than the arithmetic.
 NUMBERS_IN_PART = 2**20
 # A rough estimate of the memory for each token of a drawn prompt: five arrays of
 # numbers of 8 bytes.
@@ -88,7 +88,8 @@ class PromptRisk(Trainer[Prompts]):
     The prediction :math:`\hat y` is the mean label under softmax attention. The prompts
     of step t are a function of (seed, t). A trainer inherits from this class, has the
     fields below, and defines ``_draw``, which draws new prompts. If the prompts have
-    vectors, the parameters are the matrix Q, otherwise the class scores.
+    vectors, the parameters are the matrix Q, otherwise the class scores, one for each
+    feature and query.
     """
 
     N: int
@@ -185,7 +186,7 @@ class PromptRisk(Trainer[Prompts]):
         return fixed is None or self.batch < len(fixed.answer)
 
     def parts(self, prompts: Prompts) -> Iterator[Prompts]:
-        """Split a batch into parts of at most NUMBERS_IN_PART numbers in an array."""
+        """Split a batch; a part has at most NUMBERS_IN_PART tokens, or one prompt."""
         instance("prompts", prompts, Prompts, "prompts of this trainer")
         parts = blocks(len(prompts.answer), self.N, NUMBERS_IN_PART)
         if len(parts) == 1:
@@ -204,7 +205,7 @@ class PromptRisk(Trainer[Prompts]):
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts and its gradient, by the backward pass."""
         errors = []
-        # The first sum gives the gradient the shape of the parameters.
+        # A zero without axes; the first sum gives it the shape of the parameters.
         gradient = np.zeros(())
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)

@@ -72,7 +72,7 @@ class _Point(NamedTuple):
 
 
 class _Path:
-    """A run on K x K scores, exact or sampled, evaluated by the population risk.
+    """The K x K scores of an exact or sampled run, with the population risk at them.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class _Path:
         The function ``height`` is evaluated at `GRID_STEPS` steps, and then by
         bisection between two of these steps. The fraction comes from linear
         interpolation. If the function falls to 0 several times, ``last`` asks for the
-        last time. If it does not fall to 0, the result is infinite.
+        last time. If it does not fall from above 0 to 0, the result is infinite.
         """
         # The grid goes from step 0 to the last step. Its distances grow in proportion
         # to the step, and steps that occur twice after rounding are dropped.
@@ -216,9 +216,9 @@ def sampled_phases(
     expected = ruler.measure(path)
     seeds = np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32)
     trainers = [problem.sampled(batch, run_seed) for run_seed in seeds.tolist()]
-    sampled = _measures_of_runs(trainers, exact.eta, last, whole, ruler)
+    measures_of_runs = _measures_of_runs(trainers, exact.eta, last, whole, ruler)
     # A run that does not pass all phases has no measures, an empty dictionary.
-    if not all(sampled):
+    if not all(measures_of_runs):
         raise argument_error(
             "batch",
             batch,
@@ -229,7 +229,7 @@ def sampled_phases(
     limit = limit_of(share=1.0 / len(expected), freedom=runs - 1)
     checks = []
     for name, value in expected.items():
-        measured = np.array([measures[name] for measures in sampled])
+        measured = np.array([measures[name] for measures in measures_of_runs])
         checks.append(mean_check(name, value, measured, limit))
     note = f"{runs} sampled runs, {batch} prompts of N = {core.N:g} tokens a step"
     return SampledPhases(tuple(checks), note, exact)
@@ -261,14 +261,14 @@ def _measures_of_runs(
     ``whole`` is the population risk in the coordinates of the trainers.
     """
     core = core_risk(whole)
-    sampled = []
-    with Progress(words="", unit="sampled steps") as shown:
-        shown.update(done=0, total=len(trainers) * last)
+    measures_of_runs = []
+    with Progress(words="", unit="sampled steps") as progress:
+        progress.update(done=0, total=len(trainers) * last)
         for trainer in trainers:
-            states = run_states(trainer, eta, last, shown.add)
+            states = run_states(trainer, eta, last, progress.add)
             path = _Path(core, _scores_of(states, whole), last)
-            sampled.append(ruler.measure(path))
-    return sampled
+            measures_of_runs.append(ruler.measure(path))
+    return measures_of_runs
 
 
 def _exact_scores(exact: Trajectory, whole: Risk) -> Callable[[int], Array]:
@@ -375,12 +375,13 @@ class _Ruler(NamedTuple):
 
         ends.append(path.crossing(attention_gap))
         if tail is not None and exact.phases is not None and exact.phases.III:
-            # The loss that the run tends to, which may be above the floor
-            rest = resting_loss(exact.risk, exact.floor)
+            # The loss that the run approaches, which may be above the floor
+            loss_at_infinity = resting_loss(exact.risk, exact.floor)
 
             def tail_gap(t: int) -> float:
-                # Phase III begins when this is no longer positive, for good.
-                return t * (path.at(t).loss - rest) - TAIL_RATIO * tail
+                # Phase III begins when the result is no longer positive, for good.
+                excess = path.at(t).loss - loss_at_infinity
+                return t * excess - TAIL_RATIO * tail
 
             ends.append(path.crossing(tail_gap, last=True))
         ends.append(path.crossing(lambda t: path.at(t).loss - exact.epsilon))

@@ -4,6 +4,7 @@ Each family is a law of random functions with a Lipschitz constant L. It has for
 for the kernel, the variogram and often a factor, and draws functions. The words kernel,
 variogram and factor, and how to write a family of your own, are explained in
 `icl_theory.regression.tasks.law`.
+
 In the formulas x and x' are two features, κ is the kernel, and d is the dimension of
 the features. The values of one function at all K features are an array (K,).
 """
@@ -102,13 +103,13 @@ class RandomCosine(OnSpace):
 
     def kernel(self, features: Features) -> Array:
         """``A²/2 cos(ω·(x - x'))``."""
-        return 0.5 * self.amplitude**2 * np.cos(self._phases(features))
+        return 0.5 * self.amplitude**2 * np.cos(self._phase_differences(features))
 
     def variogram(self, features: Features) -> Array:
         """``A² sin²(ω·(x - x')/2)``, which keeps its digits for close features."""
-        return (self.amplitude * np.sin(0.5 * self._phases(features))) ** 2
+        return (self.amplitude * np.sin(0.5 * self._phase_differences(features))) ** 2
 
-    def _phases(self, features: Features) -> Array:
+    def _phase_differences(self, features: Features) -> Array:
         """Differences of the phases ω·x of all pairs of features, (K, K)."""
         angle = features.vectors @ self.omega(features.d)
         return angle[:, None] - angle
@@ -144,8 +145,8 @@ class RandomCosine(OnSpace):
 class RandomFourier(OnSpace):
     r"""Random Fourier features of a Gaussian kernel.
 
-    The functions are :math:`f(x) = A\cos(\omega^\top x + \phi)` with normal ω and
-    :math:`A = \sqrt2 L\ell`. The kernel is
+    The functions are :math:`f(x) = A\cos(\omega^\top x + \phi)` with :math:`\omega
+    \sim N(0, I/\ell^2)`, uniform φ, and :math:`A = \sqrt2 L\ell`. The kernel is
     :math:`\kappa(x, x') = \tfrac{A^2}{2} e^{-\|x - x'\|^2/2\ell^2}`, so that the
     variogram tends to :math:`L^2\|x - x'\|^2/2` for features much closer than ℓ.
 
@@ -283,13 +284,13 @@ class Quadratic(OnSpace):
     """
 
     def kernel(self, features: Features) -> Array:
-        """``σ_A² (x·x')² + σ_b² x·x'``."""
+        """``σ_a² (x·x')² + σ_b² x·x'``."""
         quadratic_part = (self.L / features.d * features.gram) ** 2
         linear_part = self.L**2 / features.d * features.gram
         return quadratic_part + linear_part
 
     def variogram(self, features: Features) -> Array:
-        """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2``.
+        """``σ_a² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2``.
 
         For the features x and x', m = (x + x')/2 and δ = x - x'. Unlike differences of
         the kernel, this sum keeps the digits for close features.
@@ -320,7 +321,8 @@ class Quadratic(OnSpace):
 class Halfspace(LipschitzTask):
     """The degenerate counterexample: f is L on one half of the features, else -L.
 
-    The halves are the first and the second half of the list of features. A public
+    The halves are the first and the second half of the list of features. For each
+    function, chance decides which half has the value L. A public
     review of the regression paper (ICLR 2026, Reviewer 3) gives the example. Every
     function is non-degenerate Lipschitz in the paper's sense, but features of the same
     half have the same value. So the constant c_k of `Task.nondegeneracy` is 0 for each

@@ -50,8 +50,8 @@ CHECKED_METHODS = (
     "gamma",
 )
 
-# The relative rounding error of a sum of squared differences of values, with a wide
-# margin: some hundred times the rounding unit.
+# The relative rounding error of a value, or of a sum of squared differences of values,
+# with a wide margin: some hundred times the rounding unit.
 ENTRY_ROUNDING = 1e-13
 # A given covariance may differ from a symmetric and positive semi-definite matrix by
 # this, relative to its largest entry. This tolerance allows for matrices that were
@@ -214,7 +214,7 @@ class Task(ABC):
             weights, _residual = nnls(rows, target)
             nearest = (weights / weights.sum()) @ edges
             squared_distance = float(nearest @ nearest)
-            # Each coordinate may have this rounding error, relative to the scale.
+            # Each coordinate may have a rounding error of ENTRY_ROUNDING · scale.
             rounding = (ENTRY_ROUNDING * scale) ** 2 * len(rows)
             if squared_distance > rounding:
                 constants[k] = squared_distance
@@ -398,23 +398,23 @@ class FiniteTask(Task):
 
     def __init__(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
         self.values = real_array("values", values, 2)
-        rows = len(self.values)
-        if rows < 1 or self.values.shape[1] < 2:
+        M = len(self.values)
+        if M < 1 or self.values.shape[1] < 2:
             raise argument_error(
                 "values",
                 self.values.shape,
                 "an array of shape (M, K) with M >= 1, K >= 2",
             )
         if weights is None:
-            probs = np.full(rows, 1.0 / rows)
+            probs = np.full(M, 1.0 / M)
         else:
             probs = real_array("weights", weights, 1)
         is_normalised = abs(probs.sum() - 1.0) <= SUM_ROUNDING
-        if probs.shape != (rows,) or (probs < 0).any() or not is_normalised:
+        if probs.shape != (M,) or (probs < 0).any() or not is_normalised:
             raise argument_error(
                 "weights",
                 weights,
-                f"{rows} numbers >= 0 that sum to 1, one for each function",
+                f"{M} numbers >= 0 that sum to 1, one for each function",
             )
         self.weights = probs / probs.sum()
         # A task must not change: risks keep what they have computed from it.
