@@ -556,6 +556,7 @@ def test_json_has_null_where_a_number_is_missing(
     )
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("command", ["table", "report", "sweep"])
 def test_commands_name_the_foreign_files_of_a_store(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

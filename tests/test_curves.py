@@ -411,11 +411,11 @@ def test_a_curve_comes_from_a_file_or_a_function_as_well(
 def test_columns_of_a_file_have_the_usual_names(
     step: str, loss: str, error: str | None, run: icl.Trajectory, tmp_path: Path
 ) -> None:
-    header, rows = f"other,{loss},{error},{step}", ["7,0.9,0.01,0", "8,0.8,0.03,5"]
+    header, rows = f"other,{loss},{error},{step}", ["7,0.9,1.0,0", "8,0.8,3.0,5"]
     (tmp_path / "curve.csv").write_text("\n".join([header, *rows]))
-    found = run.compare(tmp_path / "curve.csv", errors=None if error else 0.5)
+    found = run.compare(tmp_path / "curve.csv", errors=None if error else 5.0)
     assert (found.t.tolist(), found.losses.tolist()) == ([0, 5], [0.9, 0.8])
-    assert found.errors.tolist() == ([0.01, 0.03] if error else [0.5, 0.5])
+    assert found.errors.tolist() == ([1.0, 3.0] if error else [5.0, 5.0])
 
 
 WRONG: dict[str, tuple[Any, Any]] = {

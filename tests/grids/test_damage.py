@@ -50,7 +50,7 @@ def test_no_flip_of_a_bit_in_any_file_goes_unnoticed(path: Path) -> None:
     rng = np.random.default_rng(0)
     for file in [path / SAID, *path.glob("part-*")]:
         content = file.read_bytes()
-        for place in rng.choice(len(content), 30, replace=False):
+        for place in rng.choice(len(content), 15, replace=False):
             flipped = bytearray(content)
             flipped[place] ^= 1 << rng.integers(8)
             file.write_bytes(flipped)
