@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
 import re
@@ -340,9 +342,10 @@ def test_dry_run_says_how_much_work_it_is(
 def table_of(command: list[str], folder: Path) -> str:
     """The table of a sweep that nothing interrupts."""
     path = folder / "whole.csv"
-    with pytest.raises(SystemExit) as ended:
+    said = io.StringIO()
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stderr(said):
         main([*command, "--quiet", "--csv", str(path)])
-    assert ended.value.code == 0
+    assert (ended.value.code, said.getvalue()) == (0, "")
     return path.read_text(encoding="utf-8")
 
 

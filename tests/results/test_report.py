@@ -343,7 +343,7 @@ def test_a_large_table_has_some_of_its_rows_and_says_so(
 def test_more_parameters_than_two_have_a_figure_for_each_slice_up_to_some(
     noise: list[float], figures: int, drawn: bool, request: pytest.FixtureRequest
 ) -> None:
-    if not drawn:
+    if not drawn:  # four figures are enough to draw
         request.getfixturevalue("no_figures")
     found = swept(L=[0.5, 1.0, 2.0], K=[5, 6], epsilon=[1e-4, 1e-2], noise=noise)
     page = Page(html_report(found))
