@@ -41,6 +41,15 @@ signal.signal(
 
 
 @pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take most of the time of a report."""
+    report = "icl_theory.results.report"
+    monkeypatch.setattr(f"{report}.plot_run", lambda run: None)
+    monkeypatch.setattr(f"{report}.plot_sweep", lambda part, over: None)
+    monkeypatch.setattr(f"{report}.picture", lambda axes: "data:image/svg+xml;base64,")
+
+
+@pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What works say when they are updated and when they are over, as far as they would be shown if they lasted."""
     lines: list[str] = []

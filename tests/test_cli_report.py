@@ -57,6 +57,7 @@ def test_a_saved_run_is_reported_with_the_command_as_typed(
     )
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_store_is_reported_with_the_command_as_typed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_store_is_reported_with_the_command_as_typed(
     ] == ["L", "K"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_recall_sweep_is_reported_and_tabled(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_a_recall_sweep_is_reported_and_tabled(
     assert (status, out, err) == (0, "", "")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_another_command_goes_on_with_the_store_and_both_are_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -142,6 +145,7 @@ def test_an_empty_store_is_reported(
     assert not page.images
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     ("found", "out", "words"),
     [
@@ -198,6 +202,7 @@ def full_disk(descriptor: int) -> None:
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_report_is_written_whole_or_not_at_all(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

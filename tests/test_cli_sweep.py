@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
 import re
@@ -12,7 +14,7 @@ import pandas as pd
 import pytest
 
 import icl_theory as icl
-from icl_theory.cli import options
+from icl_theory.cli import main, options
 from icl_theory.families import list_families
 from icl_theory.families.registry import find
 from icl_theory.regression import half_way
@@ -30,11 +32,11 @@ QUICK = [
     "--epsilon",
     "1e-4",
 ]
-# ninety-six points in twelve chunks, some seconds
+# forty-eight points in six chunks, a second
 SLOW = [
     "sweep",
     "--L",
-    "1:2:log:24",
+    "1:2:log:12",
     "--delta",
     "1",
     "--eta",
@@ -50,6 +52,8 @@ SLOW = [
     "--method",
     "exact",
 ]
+# as many points again, so that a run can be killed again and again
+SLOWER = ["1:2:log:24" if word == "1:2:log:12" else word for word in SLOW]
 
 
 def parse_axis(name: str, text: str) -> Any:
@@ -330,27 +334,31 @@ def test_dry_run_says_how_much_work_it_is(
     )
     lines = out.splitlines()
     assert status == 0
-    assert lines[0] == "96 points in 12 chunks, 0 in batches and 96 one by one"
+    assert lines[0] == "48 points in 6 chunks, 0 in batches and 48 one by one"
     assert re.fullmatch(r"about (0:\d\d:\d\d|[\d.]+ s) on 2 workers", lines[1])
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("whole") / "whole.csv"
-    process = start(*SLOW, "--quiet", "--csv", str(path))
-    assert go_on(process) == ""
-    assert process.returncode == 0
+def table_of(command: list[str], folder: Path) -> str:
+    """The table of a sweep that nothing interrupts."""
+    path = folder / "whole.csv"
+    said = io.StringIO()
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stderr(said):
+        main([*command, "--quiet", "--csv", str(path)])
+    assert (ended.value.code, said.getvalue()) == (0, "")
     return path.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return table_of(SLOW, tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_goes_on(
-    tmp_path: Path, uninterrupted: str
-) -> None:
+def test_a_run_that_is_killed_again_and_again_goes_on(tmp_path: Path) -> None:
     """Here with workers; tests/grids/crash.py ends one process at each of its file operations."""
     store, path = tmp_path / "a", tmp_path / "a.csv"
-    command = [*SLOW, "--store", str(store), "--csv", str(path), "--workers", "2"]
+    command = [*SLOWER, "--store", str(store), "--csv", str(path), "--workers", "2"]
     rng = random.Random(2)
     done = [0]
     for _ in range(4):
@@ -366,7 +374,7 @@ def test_a_run_that_is_killed_again_and_again_goes_on(
     process = start(*command)
     err = go_on(process)
     assert process.returncode == 0, err
-    assert path.read_text(encoding="utf-8") == uninterrupted
+    assert path.read_text(encoding="utf-8") == table_of(SLOWER, tmp_path)
 
 
 def _stored(store: Path) -> int:
@@ -381,7 +389,10 @@ def _stored(store: Path) -> int:
     ],
 )
 def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
-    tmp_path: Path, uninterrupted: str, workers: list[str]
+    tmp_path: Path,
+    uninterrupted: str,
+    workers: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     store, path = tmp_path / "a", tmp_path / "a.csv"
     command = [*SLOW, "--store", str(store), "--csv", str(path), *workers]
@@ -390,13 +401,13 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     assert process.returncode == 130, err
     last = err.splitlines()[-1]
     found = re.fullmatch(
-        r"icl-theory: interrupted after (\d+) of 96 points; the same command continues the sweep",
+        r"icl-theory: interrupted after (\d+) of 48 points; the same command continues the sweep",
         last,
     )
     assert found, err
     assert "Traceback" not in err
     assert len(pd.read_csv(path)) == int(found[1]) > 0
-    go_on(start(*command))
+    assert run_main(capsys, *command)[0] == 0
     assert path.read_text(encoding="utf-8") == uninterrupted
 
 
@@ -548,6 +559,7 @@ def test_json_has_null_where_a_number_is_missing(
     )
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("command", ["table", "report", "sweep"])
 def test_commands_name_the_foreign_files_of_a_store(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -27,6 +28,13 @@ def run() -> icl.Trajectory:
     return PROBLEM.simulate()
 
 
+@pytest.fixture(scope="module")
+def infinite() -> icl.Trajectory:
+    """The run with infinite prompts, of which trainings that may explain a curve take a fifth of the time."""
+    return PROBLEM.changed(N=math.inf).simulate()
+
+
+@functools.cache
 def trained(seed: int, eta: float = 4.0, factor: float = 1.0, N: int = 12) -> Any:
     """Batch losses of a trainer that draws prompts token by token, as a user's does."""
     features, law = icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0)
@@ -36,7 +44,9 @@ def trained(seed: int, eta: float = 4.0, factor: float = 1.0, N: int = 12) -> An
         loss, gradient = trainer.evaluate(scores, step)
         losses.append(factor * loss)
         scores = scores - eta * gradient
-    return np.array(losses)
+    found = np.array(losses)
+    found.flags.writeable = False
+    return found
 
 
 def noticed_rates(note: str) -> list[float]:
@@ -109,8 +119,9 @@ def test_given_errors_are_those_of_independent_losses(run: icl.Trajectory) -> No
 
 @pytest.mark.parametrize("off", [-0.7, 0.7])
 def test_a_comparison_says_how_far_off_it_is_to_either_side(
-    run: icl.Trajectory, off: float
+    infinite: icl.Trajectory, off: float
 ) -> None:
+    run = infinite
     found = run.compare(run.loss + 0.01 * off, run.t, errors=0.01)
     assert found.passed
     assert (
@@ -131,10 +142,10 @@ def test_a_comparison_says_how_far_off_it_is_to_either_side(
 
 
 def test_a_window_of_many_steps_is_thinned_out_evenly_and_keeps_its_ends(
-    run: icl.Trajectory,
+    infinite: icl.Trajectory,
 ) -> None:
     steps = np.append(0, np.arange(2000, 2600))  # the last 600 are one window
-    found = run.compare(np.linspace(1.0, 0.5, len(steps)), steps, errors=0.01)
+    found = infinite.compare(np.linspace(1.0, 0.5, len(steps)), steps, errors=1.0)
     assert found.windows == ((0, 0), (2000, 2599))
     assert 200 < len(found.t) <= 257
     assert {*np.diff(found.t[1:]).tolist()} <= {2, 3}
@@ -177,13 +188,14 @@ def test_the_band_of_the_picture_is_two_standard_errors_wide(
     plots.release(ax)
 
 
-@pytest.mark.parametrize("factor", [0.25, 0.5, 1.5, 2.0])
+@pytest.mark.parametrize("factor", [0.25, 2.0])
 def test_another_learning_rate_is_a_factor_of_time(
-    run: icl.Trajectory, factor: float
+    infinite: icl.Trajectory, factor: float
 ) -> None:
     """Curves by exact gradient descent with another rate, on the scores as a matrix: no time is scaled here."""
+    run = infinite
     risk = icl.PopulationRisk(
-        icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0), N=12, noise=0.1
+        icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0), noise=0.1
     )
     other = icl.descend(risk, 4.0 * factor, steps=LAST)
     steps = other.t[other.t < LAST]
@@ -202,12 +214,11 @@ def test_another_learning_rate_is_a_factor_of_time(
     ).pace == pytest.approx(factor, rel=0.1)
 
 
-@pytest.mark.parametrize("factor", [2, 4])
-@pytest.mark.parametrize("last", [40, 50, 60])
+@pytest.mark.parametrize(("factor", "last"), [(2, 40), (4, 60)])
 def test_a_factor_is_found_from_what_the_run_has_seen(factor: int, last: int) -> None:
     """The run ends while it learns, so that a faster curve goes on to where nothing is known of the exact one."""
     short = icl.Regression(
-        L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3, max_steps=60
+        L=2.0, delta=1.0, eta=1.0, K=4, noise=0.1, above=1e-3, max_steps=60
     ).simulate()
     ahead = [short.at(factor * t).loss for t in range(last)]
     assert short.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(
@@ -217,9 +228,7 @@ def test_a_factor_is_found_from_what_the_run_has_seen(factor: int, last: int) ->
 
 def test_a_factor_is_not_told_from_less_than_half_of_the_windows() -> None:
     """Of a curve sixteen times as fast as the run the last windows lie beyond the end of the run."""
-    problem = icl.Regression(
-        L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3
-    )
+    problem = icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, noise=0.1, above=1e-3)
     short, long = (problem.changed(max_steps=last).simulate() for last in (60, 2000))
     ahead = [long.at(16 * t).loss for t in range(60)]
     assert short.compare(ahead, errors=3e-4, scale=1.0).pace is None
@@ -228,18 +237,22 @@ def test_a_factor_is_not_told_from_less_than_half_of_the_windows() -> None:
     )
 
 
-def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> None:
-    assert run.compare(run.loss, run.t, errors=0.01).pace is None
-    assert run.compare(1.3 * run.loss, run.t, errors=0.01).pace is None
+def test_what_is_no_factor_of_time_is_not_called_one(
+    run: icl.Trajectory, infinite: icl.Trajectory
+) -> None:
+    losses, steps = infinite.loss, infinite.t
+    assert infinite.compare(losses, steps, errors=0.01).pace is None
+    assert infinite.compare(1.3 * losses, steps, errors=0.01).pace is None
     short = run.compare(trained(1, N=4), batch=BATCH, runs=8)
     assert short.leaves is not None
     assert short.pace is None
 
 
 def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_it(
-    run: icl.Trajectory,
+    infinite: icl.Trajectory,
 ) -> None:
     """Each is within the limit, but their mean square is not that of normal losses."""
+    run = infinite
     steps = np.arange(60)
     twice = np.array([run.at(int(2 * step)).loss for step in steps])
     first = run.compare(twice, steps, errors=0.01)
@@ -398,11 +411,11 @@ def test_a_curve_comes_from_a_file_or_a_function_as_well(
 def test_columns_of_a_file_have_the_usual_names(
     step: str, loss: str, error: str | None, run: icl.Trajectory, tmp_path: Path
 ) -> None:
-    header, rows = f"other,{loss},{error},{step}", ["7,0.9,0.01,0", "8,0.8,0.03,5"]
+    header, rows = f"other,{loss},{error},{step}", ["7,0.9,1.0,0", "8,0.8,3.0,5"]
     (tmp_path / "curve.csv").write_text("\n".join([header, *rows]))
-    found = run.compare(tmp_path / "curve.csv", errors=None if error else 0.5)
+    found = run.compare(tmp_path / "curve.csv", errors=None if error else 5.0)
     assert (found.t.tolist(), found.losses.tolist()) == ([0, 5], [0.9, 0.8])
-    assert found.errors.tolist() == ([0.01, 0.03] if error else [0.5, 0.5])
+    assert found.errors.tolist() == ([1.0, 3.0] if error else [5.0, 5.0])
 
 
 WRONG: dict[str, tuple[Any, Any]] = {
@@ -503,7 +516,7 @@ def test_the_command_compares_a_saved_run_with_a_file(
     run.save("run.npz")
     for name, losses in (
         ("same", trained(1)),
-        ("slow", trained(1, eta=1.0)),
+        ("slow", trained(1, eta=1.0)[:30]),
         ("twice", trained(1, factor=2.0)),
     ):
         lines = [f"{step},{loss!r}" for step, loss in enumerate(losses.tolist())]
@@ -640,10 +653,10 @@ def test_a_curve_of_a_size_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
 def test_runs_of_sgd_on_the_whole_squared_error_are_in_its_unit() -> None:
     """The band of a run with loss="mse" is twice that of half the loss, at twice the rate."""
     half = icl.LinearAttention(
-        d=2, N=5, coordinates="layer", heads=2, start=0.3, eta=0.04, max_steps=30
+        d=2, N=5, coordinates="layer", heads=2, start=0.3, eta=0.04, max_steps=12
     )
     whole = half.changed(loss="mse", eta=0.02)
-    sgd = icl.descend(half.sampled(batch=8, seed=3), 0.04, steps=30)
+    sgd = icl.descend(half.sampled(batch=8, seed=3), 0.04, steps=12)
     one = half.simulate().compare(sgd.loss, sgd.t, batch=8, runs=4, scale=1.0)
     other = whole.simulate().compare(2.0 * sgd.loss, sgd.t, batch=8, runs=4, scale=1.0)
     for mine, theirs in zip(one.checks, other.checks, strict=True):

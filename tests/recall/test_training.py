@@ -46,6 +46,7 @@ def test_every_model_learns_by_every_rule(
         rule=rule,
         alpha=0.2,
         eta=0.2 if rule == "gd" else 0.1,
+        max_steps=80 if rule == "gd" else 40,
     )
     assert run.observed["seen_loss"][-1] < run.observed["seen_loss"][0] - 0.05
     assert set(run.observed) >= SEEN

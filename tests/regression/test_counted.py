@@ -49,7 +49,7 @@ def test_one_query_a_prompt_has_the_law_of_the_trainer(
 ) -> None:
     """First and second moments of loss and gradient, ten each, against those of prompts drawn token by token."""
     features, task = icl.Features.simplex(3, 1.0, probs), tasks.RandomCosine(2.0)
-    scores, batch, size = np.random.default_rng(2).normal(size=(3, 3)), 4, 4000
+    scores, batch, size = np.random.default_rng(2).normal(size=(3, 3)), 4, 1500
     counted = CountedRisk(features, task, 5, batch, 3, noise, every_query=False)
     tokens = icl.SampledRisk(features, task, 5, batch, 4, noise=noise)
     values = []

@@ -12,7 +12,7 @@ from icl_theory import tasks
 
 # the package's attribute of this name is the function
 MODULE = importlib.import_module("icl_theory.regression.sampled.crosscheck")
-SMALL = {"precision": 0.05, "batch": 256, "steps": 40, "points": 2}
+SMALL = {"precision": 0.05, "batch": 256, "steps": 10, "points": 2}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,14 @@ def test_false_alarms_are_rare() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     passed = [
         icl.crosscheck(
-            risk, precision=0.1, batch=64, batches=16, steps=5, seed=seed
+            risk,
+            precision=0.3,
+            batch=64,
+            batches=8,
+            points=2,
+            steps=3,
+            runs=4,
+            seed=seed,
         ).passed
         for seed in range(20)
     ]
@@ -214,9 +221,8 @@ def test_what_is_zero_but_for_rounding_raises_no_alarm(
 @pytest.mark.parametrize("rare", [1e-3, 1e-9])
 def test_rare_features_raise_no_false_alarm(rare: float) -> None:
     features = icl.Features.simplex(4, 1.0, probs=[rare, 0.3, 0.3, 0.4 - rare])
-    assert icl.crosscheck(
-        icl.PopulationRisk(features, tasks.Linear(2.0), N=20), precision=0.05, steps=20
-    ).passed
+    risk = icl.PopulationRisk(features, tasks.Linear(2.0), N=20)
+    assert icl.crosscheck(risk, **SMALL).passed  # type: ignore[arg-type]
 
 
 def test_tiny_batches_without_any_loss_are_no_obstacle() -> None:
@@ -234,7 +240,7 @@ class Loud(tasks.Linear):
 
 
 def test_a_reduced_run_is_checked_on_its_own_task() -> None:
-    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, epsilon=0.1, task=Loud)
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, epsilon=0.4, task=Loud)
     assert isinstance(run.risk, icl.ExchangeableRisk)
     assert not icl.crosscheck(run, **SMALL).passed  # type: ignore[arg-type]
 
@@ -300,7 +306,7 @@ def test_errors_of_the_stated_size_are_found_nine_times_in_ten() -> None:
     for seed in range(80):
         checked = icl.crosscheck(
             risk,
-            precision=0.1,
+            precision=0.3,
             batch=8,
             batches=3,
             points=1,

@@ -87,18 +87,14 @@ def test_two_features_attain_the_bound() -> None:
 
 def second_derivative(attention: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Hessian in the scores of half the squared length of a mean of points, from a softmax's derivatives."""
-    K, unit = len(attention), np.eye(len(attention))
+    away = np.eye(len(attention)) - attention  # [m, i]: (da_m/dS_i) / a_m
     first = np.diag(attention) - np.outer(attention, attention)  # da_m/dS_i
-    second = np.empty((K, K, K))  # d²a_m/dS_i dS_j
-    for m, i, j in np.ndindex(K, K, K):
-        second[m, i, j] = attention[m] * (
-            (unit[m, i] - attention[i]) * (unit[m, j] - attention[j]) - first[i, j]
-        )
-    mean = attention @ points
+    # d²a_m/dS_i dS_j, [m, i, j]
+    products = away[:, :, None] * away[:, None, :]
+    second = attention[:, None, None] * (products - first)
     velocity = first @ points
-    return np.asarray(
-        velocity @ velocity.T + np.einsum("mij,mr,r->ij", second, points, mean)
-    )
+    along = points @ (attention @ points)
+    return np.asarray(velocity @ velocity.T + np.tensordot(along, second, 1))
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -183,7 +179,7 @@ def test_noise_and_short_prompts_found_by_search_stay_below_the_bound() -> None:
         risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(1.0), N, noise)
         bound = float(curvature_bound(0.5, 2, noise=noise, N=N))
         curvatures = [
-            risk.sharpness(gap * np.eye(2)) for gap in np.linspace(-8.0, 8.0, 81)
+            risk.sharpness(gap * np.eye(2)) for gap in np.linspace(-8.0, 8.0, 41)
         ]
         assert max(curvatures) <= bound
 
@@ -259,7 +255,7 @@ def test_no_first_step_over_embeddings_of_300_feature_sets_raises_the_loss() -> 
 
 def test_curvature_over_embeddings_is_within_the_bound_at_random_matrices() -> None:
     largest = []
-    for index in range(40):
+    for index in range(20):
         problem, rng = random_embedded_problem(index), np.random.default_rng(index)
         risk = problem.risk()
         for size in (0.5, 2.0, 6.0):

@@ -415,6 +415,7 @@ def test_tail_law_holds_within_its_stated_error(K: int, c: float, drop: float) -
 
 
 @given(st.integers(3, 30), powers(0, 3), st.sampled_from([3, 10, 50]))
+@settings(max_examples=settings().max_examples // 2)  # a tenth of a second each
 def test_tail_law_holds_for_exchangeable_finite_prompts(
     K: int, eta: float, N: int
 ) -> None:

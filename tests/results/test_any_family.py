@@ -179,21 +179,22 @@ def test_it_is_drawn_with_words_as_curves_and_as_marks(
     found: xarray.Dataset, over: str | None
 ) -> None:
     few = found.isel(width=[3, 16, 30])
-    for dataset in (
-        found,
-        few,
-        found.isel(mixer=0),
-        found.isel(width=0),
-        found.isel(mixer=[0]),
-    ):
+    one = [found.isel(mixer=0), found.isel(width=0)]
+    # Without a choice the parameter is the only one, or one of two.
+    for dataset in one if over is None else (found, few, *one, found.isel(mixer=[0])):
         if over is None or over in dataset.dims:
             icl.plot_sweep(dataset, over).figure.draw_without_rendering()
+
+
+def test_its_axes_and_curves_have_its_own_symbols_and_words(
+    found: xarray.Dataset,
+) -> None:
     ax = icl.plot_sweep(found)
     assert sorted(text.get_text() for text in ax.texts) == sorted(
         word.replace("$", r"\$") for word in MIXERS
     )
     assert ax.figure.axes[1].get_xlabel() == r"$\omega$"
-    marks = icl.plot_sweep(few, "mixer")
+    marks = icl.plot_sweep(found.isel(width=[3, 16, 30]), "mixer")
     assert [label.get_text() for label in marks.get_xticklabels()][:2] == [
         "linear",
         "softmax",
@@ -205,6 +206,7 @@ def test_it_is_drawn_with_words_as_curves_and_as_marks(
     } == {"None"}
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_it_is_reported(found: xarray.Dataset) -> None:
     page = Page(icl.html_report(found, over="width"))
     assert page.text.count("Sweep of a toy over mixer, ω") == 2
@@ -259,6 +261,7 @@ def test_functions_import_nothing_of_the_package() -> None:
                 ], path
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_values_that_print_alike_are_told_apart(found: xarray.Dataset) -> None:
     close = found.assign_coords(
         width=("width", 1.0 + 1e-6 * np.arange(len(WIDTH)), found["width"].attrs)
