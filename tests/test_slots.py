@@ -167,7 +167,10 @@ def test_no_steps_are_expected_to_a_target_that_cannot_be_reached_or_is_there() 
     below = Gaussian(L=2.0, d=3, epsilon=1e-9)
     assert below.risk().floor() > 1e-9
     assert below.expected_steps() is None
-    assert Gaussian(L=2.0, d=3, above=100.0).expected_steps() == 0.0
+    problem = Gaussian(L=2.0, d=3, above=100.0)
+    assert problem.expected_steps() == 0.0
+    best = problem.risk().best.tolist()
+    assert problem.changed(start=best, above=1e-9).expected_steps() == 0.0
 
 
 @pytest.mark.parametrize(

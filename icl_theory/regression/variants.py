@@ -386,10 +386,12 @@ class GaussianRegression(Family):
         # A target below the floor is never reached.
         if target_excess <= 0.0:
             return None
+        if initial_excess <= target_excess:
+            return 0.0
         # Near the minimum the excess falls like (1 - ηλ)^(2t), and its logarithm falls
         # by about 2 η λ in each step, with the learning rate η, `self.rate()`, and the
-        # curvature λ of the risk. A target above the initial excess takes no steps.
-        fall_of_log = max(0.0, math.log(initial_excess / target_excess))
+        # curvature λ of the risk.
+        fall_of_log = math.log(initial_excess / target_excess)
         curvature = self._risk_from_zero().rate
         return fall_of_log / (2.0 * self.rate() * curvature)
 
