@@ -169,8 +169,9 @@ def test_no_steps_are_expected_to_a_target_that_cannot_be_reached_or_is_there() 
     assert below.expected_steps() is None
     problem = Gaussian(L=2.0, d=3, above=100.0)
     assert problem.expected_steps() == 0.0
-    best = problem.risk().best.tolist()
-    assert problem.changed(start=best, above=1e-9).expected_steps() == 0.0
+    best = problem.risk().best  # the multiple c in Q = c I
+    at_minimum = problem.changed(start=(best * np.eye(3)).tolist(), above=1e-9)
+    assert at_minimum.expected_steps() == 0.0
 
 
 @pytest.mark.parametrize(
