@@ -37,13 +37,15 @@ def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
 
 def test_two_heads_with_a_small_best_temperature_have_their_floor_there() -> None:
     """In many dimensions the loss already rises at ω = e^-5."""
-    risk = GaussianHeadsRisk(300, 20, 3.0, np.zeros(4))
+    risk = GaussianHeadsRisk(150, 20, 3.0, np.zeros(4))
 
     def loss(log_omega: float) -> float:
         omega = np.exp(log_omega)
         return float(risk.eliminated(np.array([omega, -omega]))[1])
 
-    search = minimize_scalar(loss, bounds=(-8.0, -4.0), method="bounded")
+    search = minimize_scalar(
+        loss, bounds=(-8.0, -4.0), method="bounded", options={"xatol": 1e-3}
+    )
     assert search.x < -5.0
     assert risk.floor() == pytest.approx(search.fun, rel=1e-8)
 
@@ -133,11 +135,13 @@ def test_the_floor_is_searched_for_once_for_all_starts_and_rates(
     assert passes == []
 
 
-@pytest.mark.parametrize("output", [[1.0], [1.0, -1.2], [0.5, 0.2, -1.0]])
-def test_equal_attention_is_the_plain_mean(output: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("output", "other"), [([1.0], 0.7), ([0.5, 0.2, -1.0], 0.12)]
+)
+def test_equal_attention_is_the_plain_mean(output: list[float], other: float) -> None:
     """ω = 0: ½((Σμ)²(d + σ²)/N + d); N = 1: the same, whatever ω."""
     d, noise, total = 4, 0.3, sum(output)
-    for N, omega in ((6, 0.0), (1, 0.7), (10**8, 0.0)):
+    for N, omega in ((6, 0.0), (1, other), (10**8, 0.0)):
         risk = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=len(output)).risk()
         found = risk.loss([*output, *(omega * (-1.0) ** h for h in range(len(output)))])
         assert found == pytest.approx(
@@ -173,8 +177,17 @@ def test_samples_of_whole_prompts(
     assert abs(losses.mean() - exact) < 4.0 * losses.std() / np.sqrt(len(losses))
 
 
-@pytest.mark.parametrize(("d", "N"), [(5, 40), (1, 2), (2, 4)])
-@pytest.mark.parametrize("omega", [0.074, 0.5, 2.0])
+@pytest.mark.parametrize(
+    ("d", "N", "omega"),
+    [
+        (5, 40, 0.074),
+        (5, 40, 0.5),
+        (2, 4, 0.5),
+        (1, 2, 2.0),
+        # a second and a half, for the most nodes of all
+        pytest.param(5, 40, 2.0, marks=pytest.mark.slow),
+    ],
+)
 def test_nodes_are_fine_enough_for_any_temperature(
     d: int, N: int, omega: float
 ) -> None:
@@ -196,8 +209,8 @@ def test_temperatures_beyond_what_fits_into_memory_are_refused() -> None:
 
 def test_gradient_by_differences() -> None:
     risk, at, h = (
-        icl.SoftmaxHeads(N=6, d=2, heads=2).risk(),
-        np.array([0.8, -0.5, 0.5, 0.2]),
+        icl.SoftmaxHeads(N=3, d=1, heads=2).risk(),
+        np.array([0.8, -0.5, 0.12, 0.05]),  # ω up to 0.125 have the fewest nodes
         1e-4,
     )
     for gradient, unit in zip(risk.gradient(at), h * np.eye(4), strict=True):
@@ -208,7 +221,7 @@ def test_gradient_by_differences() -> None:
 
 
 def test_columns_of_a_run_and_what_it_observes() -> None:
-    problem = icl.SoftmaxHeads(N=6, d=2, heads=3, eta=0.05, max_steps=2)
+    problem = icl.SoftmaxHeads(N=3, d=1, heads=3, eta=0.05, max_steps=2)
     run = problem.simulate()
     output, omega = run.params[:3], run.params[3:]
     found = problem.measure(run)

@@ -87,12 +87,12 @@ def least(
 
 
 def test_no_random_problem_has_a_loss_below_its_floor() -> None:
-    """Thirty queries of nine problems, a third of them with noise."""
+    """Twenty queries of six problems, a third of them with noise."""
     rng, close, queries = np.random.default_rng(11), 0, 0
-    for i in range(9):
+    for i in range(6):
         K, N, noise = (
             3 + i % 2,
-            2 + i // 5,
+            2 + i // 4,
             float(i % 3 == 0) * 10.0 ** rng.uniform(-1, 0),
         )
         x, p = rng.normal(size=(K, 2)), rng.dirichlet(np.ones(K))
@@ -100,12 +100,12 @@ def test_no_random_problem_has_a_loss_below_its_floor() -> None:
             icl.Features(x, p), icl.tasks.Linear(1.0), N, noise
         ).floor_per_query()
         for k, floor in enumerate(floors):
-            lowest = least(x, p / p.sum(), N, noise, k, rng, 4)
+            lowest = least(x, p / p.sum(), N, noise, k, rng, 3)
             assert lowest >= floor * (1.0 - 1e-7)
             close += lowest <= floor * (1.0 + 1e-4)
             queries += 1
-    assert queries > 30
-    assert close >= queries - 3
+    assert queries > 20
+    assert close >= queries - 2
 
 
 @pytest.mark.parametrize("query", [0, 5])
@@ -253,7 +253,7 @@ def test_more_features_than_have_their_levels_searched_have_the_floor_of_one_num
 def test_newtons_method_ends_at_a_minimum_nearby_or_nowhere() -> None:
     """From starts far out it is thrown further: what it meets there is no minimum of the search before it."""
     rng, every, ended = np.random.default_rng(5), np.ones(4, dtype=bool), []
-    for far in (0.1, 1.0, 3.0, 6.0) * 12:
+    for far in (0.1, 1.0, 3.0, 6.0) * 4:
         x, p = rng.normal(size=(4, 2)), rng.dirichlet(np.full(4, 2.0))
         form = (x - x[0]) @ (x - x[0]).T / 2
         query = Query(form, np.diagonal(form) + 0.3**2, p, 6, 0.3, 0)
