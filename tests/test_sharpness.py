@@ -222,9 +222,9 @@ def test_sharpness_along_a_run_is_that_of_its_states() -> None:
     run = icl.simulate(
         2.0,
         1.0,
-        100.0,
+        200.0,
         K=3,
-        N=8,
+        N=20,
         noise=1.0,
         probs=[0.5, 0.3, 0.2],
         max_steps=600,  # by then it is near its minimum
@@ -261,7 +261,7 @@ def test_scores_that_run_away_beside_huge_ones_are_no_minimum(scale: float) -> N
     risk = icl.PopulationRisk(
         icl.Features.simplex(3, 1.0, [0.6, 0.3, 0.1]),
         icl.tasks.RandomCosine(2.0),
-        20,
+        5,
         0.1,
     )
     with pytest.raises(ValueError, match="one with a minimum at finite parameters"):

@@ -99,14 +99,14 @@ def test_one_chunk_of_thousands_is_read_alone(
 
 
 SMALL: dict[str, Any] = {
-    "L": [0.5, 1.0, 1.5, 2.0, 3.0],
+    "L": [0.5, 1.0, 1.5, 2.0],
     "eta": [0.1, 0.4],
     "K": [5, 20],
 }
 AXES: dict[str, dict[str, Any]] = {
     "rising": SMALL,
     "falling": SMALL | {"L": SMALL["L"][::-1]},
-    "in no order": SMALL | {"L": [1.5, 0.5, 3.0, 1.0, 2.0]},
+    "in no order": SMALL | {"L": [1.5, 0.5, 2.0, 1.0]},
 }
 
 
@@ -125,11 +125,11 @@ def datasets(
     ("order", "done"),
     [
         ("rising", ()),
-        ("rising", (2, 9)),
-        ("falling", (2, 9)),
-        ("in no order", (7,)),
-        ("in no order", (2, 9)),
-        ("in no order", tuple(range(10))),
+        ("rising", (2, 7)),
+        ("falling", (2, 7)),
+        ("in no order", (5,)),
+        ("in no order", (2, 7)),
+        ("in no order", tuple(range(8))),
     ],
     ids=str,
 )

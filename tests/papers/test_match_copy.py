@@ -189,7 +189,9 @@ def test_any_rule_trains_a_sample_and_all_prompts() -> None:
     for rule in ("adam", "ngd", "gd"):
         sample = MatchCopy(d=3, N=3, prompts=5, eta=0.1, epsilon=0.25, rule=rule)
         assert sample.simulate().loss[-1] <= 0.25
-    everything = MatchCopy(d=2, N=2, prompts=math.inf, eta=0.5, epsilon=0.248)
+    everything = MatchCopy(
+        d=1, N=2, correlation=0.3, prompts=math.inf, eta=0.5, epsilon=0.248
+    )
     run = everything.simulate()
     assert run.loss[-1] <= 0.248
     assert everything.measure(run) == {"omega": run.params[0]}

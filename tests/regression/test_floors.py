@@ -253,7 +253,7 @@ def test_more_features_than_have_their_levels_searched_have_the_floor_of_one_num
 def test_newtons_method_ends_at_a_minimum_nearby_or_nowhere() -> None:
     """From starts far out it is thrown further: what it meets there is no minimum of the search before it."""
     rng, every, ended = np.random.default_rng(5), np.ones(4, dtype=bool), []
-    for far in (0.1, 1.0, 3.0, 6.0) * 4:
+    for far in (0.1, 1.0, 3.0, 6.0) * 12:
         x, p = rng.normal(size=(4, 2)), rng.dirichlet(np.full(4, 2.0))
         form = (x - x[0]) @ (x - x[0]).T / 2
         query = Query(form, np.diagonal(form) + 0.3**2, p, 6, 0.3, 0)
