@@ -29,7 +29,7 @@ RUNS: dict[str, Callable[[], icl.Trajectory]] = {
         2.0, 1.0, 4.0, K=3, probs=np.array([0.2, 0.3, 0.5]), max_steps=20
     ),
     "recall": lambda: icl.recall.simulate(
-        V=8, triggers=1, alpha=0.1, attention="softmax", H=9, max_steps=3
+        V=10, triggers=1, alpha=0.1, attention="softmax", H=9, max_steps=3
     ),
     "fixed counts": lambda: icl.recall.simulate(
         counts=icl.recall.Counts.fixed(2), M=30, seed=3, max_steps=50

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 
 import icl_theory as icl
 from icl_theory.testing import check_family, check_risk
@@ -65,10 +64,8 @@ def test_the_best_two_heads_are_opposite() -> None:
         pytest.param(5, 40, 2, marks=pytest.mark.slow),
     ],
 )
-def test_the_best_temperature_is_the_least_of_a_search_without_slopes(
-    d: int, N: int, heads: int
-) -> None:
-    """Over losses with output weights from a least-squares fit of their own."""
+def test_temperatures_beside_the_best_one_lose_more(d: int, N: int, heads: int) -> None:
+    """By losses with output weights from a least-squares fit of their own."""
     risk = icl.SoftmaxHeads(d=d, N=N, heads=heads).risk()
     signs = np.array([1.0, -1.0])[:heads]
 
@@ -83,14 +80,10 @@ def test_the_best_temperature_is_the_least_of_a_search_without_slopes(
 
     assert risk.best is not None
     omega, least = risk.best
-    searched = minimize_scalar(
-        loss,
-        bounds=(0.9 * omega, 1.15 * omega),
-        method="bounded",
-        options={"xatol": 1e-3 * omega},
-    )
-    assert omega == pytest.approx(searched.x, rel=3e-3)
-    assert least == pytest.approx(searched.fun, rel=1e-8)
+    at_best = loss(omega)
+    assert at_best == pytest.approx(least, rel=1e-8)
+    for factor in (0.8, 0.997, 1.003, 1.25):
+        assert loss(factor * omega) > at_best
 
 
 def test_slopes_ofwith_best_output_losses_are_differences() -> None:
@@ -131,9 +124,7 @@ def test_the_floor_is_searched_for_once_for_all_starts_and_rates(
     assert passes == []
 
 
-@pytest.mark.parametrize(
-    ("output", "other"), [([1.0], 0.7), ([0.5, 0.2, -1.0], 0.12)]
-)
+@pytest.mark.parametrize(("output", "other"), [([1.0], 0.7), ([0.5, 0.2, -1.0], 0.12)])
 def test_equal_attention_is_the_plain_mean(output: list[float], other: float) -> None:
     """ω = 0: ½((Σμ)²(d + σ²)/N + d); N = 1: the same, whatever ω."""
     d, noise, total = 4, 0.3, sum(output)

@@ -23,6 +23,7 @@ from icl_theory.sweeps.model import FamilyModel
 from icl_theory.sweeps.sweep import plan
 from tests.models import finite
 
+
 @cache
 def alone() -> xarray.Dataset:
     """Return the sweep of `finite` without workers."""

@@ -331,9 +331,7 @@ def test_no_warning_depends_on_the_order_in_which_threads_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads undo each other's filters of warnings, so that in the worst order there are none."""
-    found = kept(
-        tmp_path / "a", L=[0.1, 0.3, 1.0], K=20, eta=np.geomspace(0.1, 1.0, 4)
-    )
+    found = kept(tmp_path / "a", L=[0.1, 0.3, 1.0], K=20, eta=np.geomspace(0.1, 1.0, 4))
     unfiltered = SimpleNamespace(
         catch_warnings=contextlib.nullcontext, filterwarnings=lambda *_: None
     )
