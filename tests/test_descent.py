@@ -636,7 +636,7 @@ def test_a_slow_run_goes_on_while_it_falls_by_more_than_is_missing(
     target: float,
 ) -> None:
     """The loss moves by less than a thousandth of itself; its count is that of a geometric series."""
-    height, rate = 2e-5, 1e-4
+    height, rate = 4e-5, 5e-5
     risk = Drift(height, rate)
     run = icl.descend(
         risk, rate / height, epsilon=1.0 + 0.5 * height * target, method="exact"
