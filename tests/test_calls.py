@@ -29,7 +29,7 @@ RUNS: dict[str, Callable[[], icl.Trajectory]] = {
         2.0, 1.0, 4.0, K=3, probs=np.array([0.2, 0.3, 0.5]), max_steps=20
     ),
     "recall": lambda: icl.recall.simulate(
-        V=20, triggers=1, alpha=0.1, attention="softmax", H=9, max_steps=9
+        V=10, triggers=1, alpha=0.1, attention="softmax", H=9, max_steps=3
     ),
     "fixed counts": lambda: icl.recall.simulate(
         counts=icl.recall.Counts.fixed(2), M=30, seed=3, max_steps=50
@@ -53,7 +53,7 @@ PROBLEMS: dict[str, icl.Family] = {
         T=9, objective="log", sink=1.0, scores=(0.0, 0.5), stage=2, max_steps=5
     ),
     "representation": icl.Representation(K=4, m=3, N=2, heads=2, max_steps=3),
-    "softmax heads": icl.SoftmaxHeads(heads=1, N=5, max_steps=3),
+    "softmax heads": icl.SoftmaxHeads(heads=1, d=1, N=5, max_steps=3),
     "single location": icl.SingleLocation(attention="erf", max_steps=5),
     "token selection": icl.TokenSelection(n=2, T=3, max_steps=5),
     "linear attention": icl.LinearAttention(eta=0.1, max_steps=9),

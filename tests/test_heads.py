@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 
 import icl_theory as icl
 from icl_theory.testing import check_family, check_risk
@@ -37,15 +36,13 @@ def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
 
 def test_two_heads_with_a_small_best_temperature_have_their_floor_there() -> None:
     """In many dimensions the loss already rises at ω = e^-5."""
-    risk = GaussianHeadsRisk(300, 20, 3.0, np.zeros(4))
-
-    def loss(log_omega: float) -> float:
-        omega = np.exp(log_omega)
-        return float(risk.eliminated(np.array([omega, -omega]))[1])
-
-    search = minimize_scalar(loss, bounds=(-8.0, -4.0), method="bounded")
-    assert search.x < -5.0
-    assert risk.floor() == pytest.approx(search.fun, rel=1e-8)
+    risk = GaussianHeadsRisk(150, 20, 3.0, np.zeros(4))
+    assert risk.best is not None
+    best, least = risk.best
+    assert best < np.exp(-5.0)
+    assert risk.floor() == least
+    for omega in best * np.exp([-0.5, -0.02, 0.02, 0.5]):
+        assert risk.eliminated(np.array([omega, -omega]))[1] > least * (1.0 + 1e-11)
 
 
 @pytest.mark.slow
@@ -67,10 +64,8 @@ def test_the_best_two_heads_are_opposite() -> None:
         pytest.param(5, 40, 2, marks=pytest.mark.slow),
     ],
 )
-def test_the_best_temperature_is_the_least_of_a_search_without_slopes(
-    d: int, N: int, heads: int
-) -> None:
-    """Over losses with output weights from a least-squares fit of their own."""
+def test_temperatures_beside_the_best_one_lose_more(d: int, N: int, heads: int) -> None:
+    """By losses with output weights from a least-squares fit of their own."""
     risk = icl.SoftmaxHeads(d=d, N=N, heads=heads).risk()
     signs = np.array([1.0, -1.0])[:heads]
 
@@ -85,14 +80,10 @@ def test_the_best_temperature_is_the_least_of_a_search_without_slopes(
 
     assert risk.best is not None
     omega, least = risk.best
-    searched = minimize_scalar(
-        loss,
-        bounds=(0.8 * omega, 1.25 * omega),
-        method="bounded",
-        options={"xatol": 1e-4},
-    )
-    assert omega == pytest.approx(searched.x, rel=3e-3)
-    assert least == pytest.approx(searched.fun, rel=1e-8)
+    at_best = loss(omega)
+    assert at_best == pytest.approx(least, rel=1e-8)
+    for factor in (0.8, 0.997, 1.003, 1.25):
+        assert loss(factor * omega) > at_best
 
 
 def test_slopes_ofwith_best_output_losses_are_differences() -> None:
@@ -133,11 +124,11 @@ def test_the_floor_is_searched_for_once_for_all_starts_and_rates(
     assert passes == []
 
 
-@pytest.mark.parametrize("output", [[1.0], [1.0, -1.2], [0.5, 0.2, -1.0]])
-def test_equal_attention_is_the_plain_mean(output: list[float]) -> None:
+@pytest.mark.parametrize(("output", "other"), [([1.0], 0.7), ([0.5, 0.2, -1.0], 0.12)])
+def test_equal_attention_is_the_plain_mean(output: list[float], other: float) -> None:
     """ω = 0: ½((Σμ)²(d + σ²)/N + d); N = 1: the same, whatever ω."""
     d, noise, total = 4, 0.3, sum(output)
-    for N, omega in ((6, 0.0), (1, 0.7), (10**8, 0.0)):
+    for N, omega in ((6, 0.0), (1, other), (10**8, 0.0)):
         risk = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=len(output)).risk()
         found = risk.loss([*output, *(omega * (-1.0) ** h for h in range(len(output)))])
         assert found == pytest.approx(
@@ -173,8 +164,17 @@ def test_samples_of_whole_prompts(
     assert abs(losses.mean() - exact) < 4.0 * losses.std() / np.sqrt(len(losses))
 
 
-@pytest.mark.parametrize(("d", "N"), [(5, 40), (1, 2), (2, 4)])
-@pytest.mark.parametrize("omega", [0.074, 0.5, 2.0])
+@pytest.mark.parametrize(
+    ("d", "N", "omega"),
+    [
+        (5, 40, 0.074),
+        (5, 40, 0.5),
+        (2, 4, 0.5),
+        (1, 2, 2.0),
+        # a second and a half, for the most nodes of all
+        pytest.param(5, 40, 2.0, marks=pytest.mark.slow),
+    ],
+)
 def test_nodes_are_fine_enough_for_any_temperature(
     d: int, N: int, omega: float
 ) -> None:
@@ -196,19 +196,17 @@ def test_temperatures_beyond_what_fits_into_memory_are_refused() -> None:
 
 def test_gradient_by_differences() -> None:
     risk, at, h = (
-        icl.SoftmaxHeads(N=6, d=2, heads=2).risk(),
-        np.array([0.8, -0.5, 0.5, 0.2]),
-        1e-4,
+        icl.SoftmaxHeads(N=6, d=5, heads=2).risk(),
+        np.array([0.8, -0.5, 0.12, 0.05]),  # ω up to 0.125 have the fewest nodes
+        1e-5,
     )
     for gradient, unit in zip(risk.gradient(at), h * np.eye(4), strict=True):
-        wide, near = (
-            risk.loss(at + k * unit) - risk.loss(at - k * unit) for k in (2.0, 1.0)
-        )
-        assert gradient == pytest.approx((8.0 * near - wide) / (12.0 * h), rel=1e-8)
+        difference = risk.loss(at + unit) - risk.loss(at - unit)
+        assert gradient == pytest.approx(difference / (2.0 * h), rel=1e-8)
 
 
 def test_columns_of_a_run_and_what_it_observes() -> None:
-    problem = icl.SoftmaxHeads(N=6, d=2, heads=3, eta=0.05, max_steps=2)
+    problem = icl.SoftmaxHeads(N=6, d=5, heads=3, eta=0.05, max_steps=1)
     run = problem.simulate()
     output, omega = run.params[:3], run.params[3:]
     found = problem.measure(run)

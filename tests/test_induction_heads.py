@@ -324,7 +324,7 @@ def test_the_long_steps_of_an_average_are_within_its_error() -> None:
 
 @pytest.mark.parametrize(
     ("k", "lags", "c"),
-    [(2, 3, 1.0), (2, 3, 0.4), (2, 3, BETAS), (3, 2, 1.0), (3, 2, 3.0), (3, 2, ROWS)],
+    [(2, 3, 0.4), (2, 3, BETAS), (3, 2, 1.0), (3, 2, ROWS)],
 )
 def test_averages_over_all_chains_are_within_the_stated_error(
     k: int, lags: int, c: Any
@@ -553,7 +553,7 @@ def test_only_few_chains_have_new_ones_and_only_averages_an_error(
 
 def test_fast_runs_are_those_of_single_steps() -> None:
     problem = icl.InductionHeads(
-        T=30, objective="log", sink=5.0, eta=4.0, ratio=0.5, max_steps=400
+        T=30, objective="log", sink=5.0, eta=4.0, ratio=0.5, max_steps=250
     )
     fast, exact = (
         problem.changed(method=method).simulate() for method in ("fast", "exact")
@@ -638,7 +638,7 @@ def test_short_sequences_end_at_a_negative_match(
     ],
 )
 def test_family(given: dict[str, Any]) -> None:
-    check_family(icl.InductionHeads, rows=False, max_steps=12, **given)
+    check_family(icl.InductionHeads, rows=False, max_steps=6, **given)
 
 
 def test_the_match_of_a_matrix_is_its_diagonal_above_the_other_entries() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ HALVES: dict[str, tuple[type[icl.Family], dict[str, Any]]] = {
     "layers": (DescentLayers, {"d": 2, "depth": 2, "eta": 0.04, "epsilon": 0.4}),
     "heads": (
         icl.SoftmaxHeads,
-        {"d": 2, "N": 3, "eta": 0.1, "above": 1e-3, "max_steps": 3},
+        {"d": 1, "N": 2, "eta": 0.1, "above": 1e-3, "max_steps": 3},
     ),
     "dictionary": (
         icl.Representation,
@@ -73,6 +74,7 @@ HALVES: dict[str, tuple[type[icl.Family], dict[str, Any]]] = {
 }
 
 
+@cache
 def twins(name: str) -> tuple[icl.Family, icl.Family]:
     """Return a problem with half the loss, and the same training on all of it."""
     family, parameters = HALVES[name]
@@ -83,6 +85,13 @@ def twins(name: str) -> tuple[icl.Family, icl.Family]:
     if isinstance(parameters.get("eta"), float):
         doubled["eta"] = parameters["eta"] / 2.0
     return family(**parameters), family(**doubled)
+
+
+@cache
+def runs(name: str) -> tuple[icl.Trajectory, icl.Trajectory]:
+    """Return the runs of both."""
+    half, mse = twins(name)
+    return half.simulate(), mse.simulate()
 
 
 def test_every_family_with_squares_offers_the_choice() -> None:
@@ -96,9 +105,7 @@ def test_every_family_with_squares_offers_the_choice() -> None:
 
 @pytest.mark.parametrize("name", HALVES)
 def test_descent_takes_the_same_steps_at_half_the_rate(name: str) -> None:
-    half, mse = twins(name)
-    run = half.simulate()
-    doubled = mse.simulate()
+    run, doubled = runs(name)
     # Products with 2 and 1/2 are exact, and so are these comparisons.
     assert doubled.steps == run.steps
     assert np.array_equal(doubled.states, run.states)
@@ -112,8 +119,9 @@ def test_descent_takes_the_same_steps_at_half_the_rate(name: str) -> None:
 @pytest.mark.parametrize("name", HALVES)
 def test_columns_are_those_of_half_the_loss(name: str) -> None:
     half, mse = twins(name)
-    values = half.measured(half.simulate())
-    doubled = mse.measured(mse.simulate())
+    run, run_of_mse = runs(name)
+    values = half.measured(run)
+    doubled = mse.measured(run_of_mse)
     unit = {column.name: column.unit for column in half.every_column()}
     assert doubled.keys() == values.keys()
     for column, value in values.items():
@@ -132,7 +140,7 @@ def test_columns_are_those_of_half_the_loss(name: str) -> None:
 def test_a_prediction_counts_the_steps_in_either_unit() -> None:
     """The leading order K²/(ηγ) + (K-1)/(4ηε) is for half the loss."""
     _, mse = twins("closed")
-    values = mse.measured(mse.simulate())
+    values = mse.measured(runs("closed")[1])
     eta, epsilon, K, gamma = 4.0, 1e-3, 20, 2.0
     predicted = K**2 / (eta * gamma) + (K - 1) / (4 * eta * epsilon)
     assert values["predicted_steps"] == pytest.approx(predicted, rel=0.1)
@@ -252,8 +260,7 @@ def test_sweeps_of_linear_attention_in_closed_form() -> None:
 
 @pytest.mark.parametrize("name", ["closed", "fast", "few tasks", "start"])
 def test_a_saved_run_goes_on(name: str, tmp_path: Path) -> None:
-    _, mse = twins(name)
-    run = mse.simulate()
+    _, run = runs(name)
     run.save(tmp_path / "run.npz")
     again = icl.load(tmp_path / "run.npz")
     step = int(run.t[-1]) + 7
@@ -275,10 +282,9 @@ def test_a_saved_run_of_adam_goes_on_with_its_memory(tmp_path: Path) -> None:
 
 
 def test_statements_and_samples_are_compared_in_units_of_theory() -> None:
-    half, mse = twins("closed")
-    assert icl.check_bounds(mse.simulate()) == icl.check_bounds(half.simulate())
-    _, finite = twins("finite prompts")
-    run = finite.simulate()
+    half, mse = runs("closed")
+    assert icl.check_bounds(mse) == icl.check_bounds(half)
+    _, run = runs("finite prompts")
     assert icl.crosscheck(run, batch=128, steps=20).passed
     with pytest.raises(ValueError, match=r"loss = 'mse': must be 'half' for a cert"):
         icl.certify(run)
@@ -332,10 +338,10 @@ def test_wrong_choices_are_refused() -> None:
 def test_commands_say_so(capsys: Any) -> None:
     options = ["--L", "2", "--delta", "1", "--eta", "2", "--epsilon", "2e-3"]
     status, out, _ = run_main(capsys, "simulate", *options, "--loss", "mse")
-    half, _ = twins("closed")
+    half, _ = runs("closed")
     words = " ".join(out.split())
     assert status == 0
-    assert f"at step {half.simulate().steps}" in words
+    assert f"at step {half.steps}" in words
     assert "losses without the factor 1/2" in words
     assert "the rate is η = 4" in words
     options = ["--L", "1,2", "--delta", "1", "--eta", "2", "--loss", "mse"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
+import operator
 import re
 import shlex
 import shutil
@@ -14,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 import icl_theory as icl
 from icl_theory._extras import REQUIREMENTS, install
@@ -29,13 +32,22 @@ PAGES = [
     "paper/paper.md",
     *(page for page in DOCS if "/_" not in page),
 ]  # built pages lie in folders like docs/_build
+# Pages that take several seconds, nearly all of it in one block.
 LONG = (
-    "from-a-training-script",
-    "induction-heads",
-    "your-own-run",
-    "linear-attention",
-    "methods",
-)  # guides that take several seconds
+    "docs/guide/from-a-training-script.md",
+    "docs/guide/induction-heads.md",
+    "docs/guide/your-own-run.md",
+    "docs/guide/linear-attention.md",
+    "docs/guide/methods.md",
+    "docs/papers/contextual-generalization.md",
+    "docs/papers/match-copy.md",
+    "docs/papers/statistical-induction-heads.md",
+)
+# Words of a block that takes as long, on pages whose other blocks do not need it.
+LONG_BLOCKS = {
+    "docs/guide/your-own-risk.md": "stays on the exact curve",
+    "docs/guide/your-own-family.md": "check_family(",
+}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MATCHES = doctest.OutputChecker().check_output
 
@@ -200,14 +212,26 @@ def test_public_names_have_docstrings() -> None:
 
 
 @pytest.mark.parametrize(
-    "page",
+    ("page", "left_out"),
     [
-        pytest.param(page, marks=[pytest.mark.slow] * (Path(page).stem in LONG))
-        for page in PAGES
+        *(
+            pytest.param(
+                page,
+                None,
+                marks=[pytest.mark.slow] * (page in LONG or page in LONG_BLOCKS),
+                id=page,
+            )
+            for page in PAGES
+        ),
+        *(
+            pytest.param(page, words, id=f"{page} without its long block")
+            for page, words in LONG_BLOCKS.items()
+        ),
     ],
 )
 def test_code_on_the_page_runs(
     page: str,
+    left_out: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -218,10 +242,12 @@ def test_code_on_the_page_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    # Laying a figure out takes longer than drawing it; tests of figures do that.
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
     module = ModuleType("page")  # a real one, so that its classes can be pickled
     monkeypatch.setitem(sys.modules, "page", module)
     printed: str | None = None
-    for language, block in FENCED.findall((ROOT / page).read_text(encoding="utf-8")):
+    for language, block in blocks_of(page, left_out):
         if language == "text":
             assert printed is not None, f"nothing printed this:\n{block}"
             assert MATCHES(_trimmed(block), _trimmed(printed), doctest.ELLIPSIS), (
@@ -237,6 +263,37 @@ def test_code_on_the_page_runs(
         elif language == "toml":
             (tmp_path / "sweep.toml").write_text(block, encoding="utf-8")
         printed = capsys.readouterr().out
+
+
+def blocks_of(page: str, left_out: str | None) -> list[tuple[str, str]]:
+    """Return languages and texts, without a block of such words and what it prints."""
+    blocks = FENCED.findall((ROOT / page).read_text(encoding="utf-8"))
+    if left_out is None:
+        return blocks
+    (place,) = (
+        i
+        for i, (language, block) in enumerate(blocks)
+        if language == "python" and left_out in block
+    )
+    assert blocks[place + 1][0] == "text"
+    return blocks[:place] + blocks[place + 2 :]
+
+
+@pytest.mark.parametrize("page", [*LONG, *LONG_BLOCKS])
+def test_names_in_the_code_of_a_long_page_exist(page: str) -> None:
+    """What can be told of a block without running it: its syntax, imports and public names."""
+    known = 0
+    for language, block in blocks_of(page, None):
+        for node in ast.walk(ast.parse(block if language == "python" else "")):
+            if isinstance(node, ast.ImportFrom) and node.module != "page":
+                module = importlib.import_module(str(node.module))
+                assert all(hasattr(module, name.name) for name in node.names)
+            elif isinstance(node, ast.Attribute):
+                name = ast.unparse(node)
+                if re.fullmatch(r"icl(\.\w+)+", name):
+                    operator.attrgetter(name.removeprefix("icl."))(icl)
+                    known += 1
+    assert known
 
 
 def _trimmed(text: str) -> str:

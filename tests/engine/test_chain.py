@@ -190,7 +190,7 @@ def test_long_sequences_of_two_states_by_their_counts() -> None:
     assert found.error < 1e-11 * found.loss
 
 
-@pytest.mark.parametrize("step", [0.3, 0.4, 0.5, 0.6])
+@pytest.mark.parametrize("step", [0.3, 0.6])
 def test_error_of_coarse_steps_is_bounded_from_above(step: float) -> None:
     ratios = []
     for seed in range(60):

@@ -99,14 +99,14 @@ def test_one_chunk_of_thousands_is_read_alone(
 
 
 SMALL: dict[str, Any] = {
-    "L": [0.5, 1.0, 1.5, 2.0, 3.0],
-    "eta": [0.1, 0.2, 0.4, 0.8],
+    "L": [0.5, 1.0, 1.5, 2.0],
+    "eta": [0.1, 0.4],
     "K": [5, 20],
 }
 AXES: dict[str, dict[str, Any]] = {
     "rising": SMALL,
     "falling": SMALL | {"L": SMALL["L"][::-1]},
-    "in no order": SMALL | {"L": [1.5, 0.5, 3.0, 1.0, 2.0]},
+    "in no order": SMALL | {"L": [1.5, 0.5, 2.0, 1.0]},
 }
 
 
@@ -121,8 +121,17 @@ def datasets(
         return icl.load_sweep(path), whole
 
 
-@pytest.mark.parametrize("done", [(), (7,), (2, 9), tuple(range(20))], ids=str)
-@pytest.mark.parametrize("order", ["rising", "falling", "in no order"])
+@pytest.mark.parametrize(
+    ("order", "done"),
+    [
+        ("rising", ()),
+        ("rising", (2, 7)),
+        ("falling", (2, 7)),
+        ("in no order", (2, 7)),
+        ("in no order", tuple(range(8))),
+    ],
+    ids=str,
+)
 def test_tables_and_counts_of_a_part_are_those_of_the_whole(
     order: str, done: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

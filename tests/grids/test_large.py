@@ -19,8 +19,11 @@ import xarray
 from dask.callbacks import Callback
 
 import icl_theory as icl
+from icl_theory.families.registry import find
 from icl_theory.results import reading
 from icl_theory.results.tables import write_table
+from icl_theory.sweeps.estimate import estimate
+from icl_theory.sweeps.sweep import plan
 from tests.grids.test_store import part
 from tests.test_cli import run_main
 
@@ -93,7 +96,7 @@ def test_its_tables_are_written_part_by_part(
 def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = kept(tmp_path / "a", L=[0.5, 1.0, 2.0], eta=[0.1, 0.2, 0.5, 1.0, 2.0])
+    found = kept(tmp_path / "a", L=[0.5, 1.0], eta=[0.1, 0.5, 2.0])
     monkeypatch.setattr(reading, "SLAB", 2)
     for over in ("L", "K", "eta"):
         parts = [*reading.slabs(found, over)]
@@ -164,9 +167,9 @@ def test_a_dry_run_says_how_much_memory_there_must_be(
         "of memory for the results"
         in run_main(capsys, *line, "1:2:log:10")[1].splitlines()[-1]
     )
-    said = run_main(capsys, *line, "1:2:log:100000", "--noise", "0:1:lin:100000")[
-        1
-    ].splitlines()[-1]
+    axes = {"L": np.geomspace(1.0, 2.0, 10**5), "noise": np.linspace(0.0, 1.0, 10**5)}
+    made = plan(find("regression"), {"delta": 1.0, "eta": 1.0, **axes})
+    *_, said = estimate(made, budget=0.05)
     assert " TB of memory for the results, " in said
     assert said.endswith(": too much; use --store, which keeps them on the disk")
 
@@ -198,13 +201,18 @@ def test_whoever_waits_for_it_to_be_read_hears_what_is_done(
     "work", [write_table, lambda found, _: icl.transition_table(found)]
 )
 def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(
-    tmp_path: Path, heard: list[str], work: Any
+    tmp_path: Path,
+    heard: list[str],
+    work: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = kept(
-        tmp_path / "a", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000)
+        tmp_path / "a", L=np.geomspace(0.1, 10.0, 4), eta=np.geomspace(0.1, 1.0, 50)
     )
+    monkeypatch.setattr(reading, "SLAB", 200)
+    monkeypatch.setattr(reading, "BLOCK", 1)
     work(found, tmp_path / "a.csv")
-    assert [line for line in heard if re.match(r"[\d,]+ of [\d,]+ points, ", line)]
+    assert [line for line in heard if re.match(r"[1-9][\d,]* of [\d,]+ points, ", line)]
 
 
 @pytest.mark.usefixtures("small")
@@ -323,14 +331,12 @@ def test_no_warning_depends_on_the_order_in_which_threads_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads undo each other's filters of warnings, so that in the worst order there are none."""
-    found = kept(
-        tmp_path / "a", L=np.geomspace(0.1, 1.0, 8), eta=np.geomspace(0.1, 1.0, 8)
-    )
+    found = kept(tmp_path / "a", L=[0.1, 0.3, 1.0], K=20, eta=np.geomspace(0.1, 1.0, 4))
     unfiltered = SimpleNamespace(
         catch_warnings=contextlib.nullcontext, filterwarnings=lambda *_: None
     )
     monkeypatch.setattr("dask.array.reductions.warnings", unfiltered)
-    icl.plot_sweep(found.isel(K=0))
+    icl.plot_sweep(found)
     icl.phase_table(found)
     icl.transition_table(found)
     icl.html_report(found)

@@ -40,7 +40,7 @@ def check_random_problems(seed: int, problems: int) -> None:
 
 
 def test_random_problems_have_the_loss_of_direct_quadrature() -> None:
-    check_random_problems(seed=0, problems=6)
+    check_random_problems(seed=0, problems=4)
 
 
 @pytest.mark.slow
@@ -189,9 +189,11 @@ def test_any_rule_trains_a_sample_and_all_prompts() -> None:
     for rule in ("adam", "ngd", "gd"):
         sample = MatchCopy(d=3, N=3, prompts=5, eta=0.1, epsilon=0.25, rule=rule)
         assert sample.simulate().loss[-1] <= 0.25
-    everything = MatchCopy(d=2, N=2, prompts=math.inf, eta=0.5, epsilon=0.24)
+    everything = MatchCopy(
+        d=1, N=2, correlation=0.3, prompts=math.inf, eta=0.5, epsilon=0.248
+    )
     run = everything.simulate()
-    assert run.loss[-1] <= 0.24
+    assert run.loss[-1] <= 0.248
     assert everything.measure(run) == {"omega": run.params[0]}
 
 

@@ -34,10 +34,9 @@ def test_count_is_that_of_plain_iteration(
         )
 
 
-@pytest.mark.parametrize("K", [2, 20, 500])
-@pytest.mark.parametrize("c", [1e-4, 0.05, 3.0, 30.0])
-def test_two_million_steps_are_counted_exactly(K: int, c: float) -> None:
-    n = 2_000_000
+@pytest.mark.parametrize(("K", "c"), [(2, 1e-4), (20, 0.05), (500, 3.0), (2, 30.0)])
+def test_a_million_steps_are_counted_exactly(K: int, c: float) -> None:
+    n = 1_000_000
     _, u = iterate_gap(K, c, lambda count, _: count == n)
     counter = StepCounter(K, c)
     assert float(counter.position(n)) == pytest.approx(u, rel=1e-12)

@@ -286,7 +286,7 @@ def test_phases_of_long_prompts_tend_to_those_of_infinite_ones(
     probs: list[float] | None,
 ) -> None:
     runs = [
-        icl.simulate(2.0, 1.0, 0.01, K=3, N=N, probs=probs, epsilon=0.1)
+        icl.simulate(2.0, 1.0, 0.02, K=3, N=N, probs=probs, epsilon=0.25)
         for N in (30, 1000, math.inf)
     ]
     ends = [run.phases.I[1] for run in runs if run.phases is not None]

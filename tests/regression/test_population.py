@@ -141,7 +141,7 @@ def test_nearly_equal_features_keep_their_digits(
 
 @given(
     SEEDS,
-    st.integers(2, 6),
+    st.integers(2, 4),
     st.sampled_from([math.inf, 1, 2, 3, 30]),
     st.sampled_from([0.0, 0.5]),
 )
@@ -248,14 +248,14 @@ def test_finite_prompts_approach_infinite_ones_like_one_over_n(
 @pytest.mark.parametrize("N", [1, 2, 50])
 def test_floor_is_the_infimum_that_descent_approaches(N: int) -> None:
     risk, _ = random_problem(21, 3, N)
-    run = icl.descend(risk, 20.0, steps=2000)
+    run = icl.descend(risk, 20.0, steps=2000, method="fast")
     assert run.loss.min() >= risk.floor() * (1 - 1e-12)
     assert run.loss[-1] - risk.floor() < 2e-3 * (run.loss[0] - risk.floor()) + 1e-12
 
 
 def test_floor_with_label_noise_is_the_minimum_that_descent_reaches() -> None:
     risk, _ = random_problem(22, 3, 20, noise=0.8)
-    run = icl.descend(risk, 10.0, steps=5000)
+    run = icl.descend(risk, 10.0, steps=5000, method="fast")
     assert run.loss[-1] == pytest.approx(risk.floor(), rel=1e-6)
     assert run.loss[-1] >= risk.floor() * (1 - 1e-9)
 
