@@ -14,8 +14,8 @@ move
     The change of the parameters in one step.
 block
     A part of the parameters that does not affect the other parts. `Blocks.rows` turns
-    parameters into an array with one row for each block, and `Blocks.params` turns
-    this array back into parameters.
+    parameters into an array of shape (n, m), with one row of m numbers for each of the
+    n blocks, and `Blocks.params` turns this array back into parameters.
 margin
     The error of the run divided by its distance from the shadow, for each block.
     `Strides` estimates it, and before the first stride it is MARGIN.
@@ -66,8 +66,9 @@ FIRST_SHARE_OF_CHANGE = 0.2
 # A first stride skips at least this many steps. With fewer it could hardly save
 # gradients.
 FEWEST_FIRST_STEPS = 16.0
-# The smallest relative change of the move that is counted. It avoids a division by
-# zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE then sets the length.
+# The relative change of the move while 1 + t doubles is taken to be at least this. It
+# avoids a division by zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE
+# then sets the length.
 SMALLEST_MOVE_CHANGE = 1e-9
 # If the distance between run and shadow, times MARGIN, exceeds this share of the
 # largest parameter, the distance is too large to estimate the error of the scores to
@@ -92,10 +93,11 @@ LARGEST_COUNT_ERROR = 2.0**53
 # reaches epsilon may have to be searched for in the strides. The memory for this many
 # is negligible.
 KEPT_LOSSES = 4096
-# Strides may go this far in x beyond the next scheduled step: a short distance if there
-# are more parameters than MANY_PARAMETERS, otherwise a long one if there are several
-# blocks. With a longer distance more work is lost if the run ends at the scheduled
-# step. `Skipper._first_distance_ahead` says what a shorter distance costs.
+# Strides may go one of the next three distances in x beyond the next scheduled step:
+# the short one if there are more than MANY_PARAMETERS parameters, otherwise the long
+# one if there are several blocks, or else DISTANCE_AHEAD. With a longer distance more
+# work is lost if the run ends at the scheduled step. `Skipper._first_distance_ahead`
+# says what a shorter distance costs.
 SHORT_DISTANCE_AHEAD = 0.5
 DISTANCE_AHEAD = 2.0
 LONG_DISTANCE_AHEAD = 5.0
@@ -169,13 +171,13 @@ class Attempts:
         its present pace, but at most LONGEST_FIRST_STRIDE, and at least
         FEWEST_FIRST_STEPS steps.
         """
-        # While x grows by 1, about step + 1 steps are taken. So the relative change of
-        # the move in this time is step + 1 times its change in one step.
-        change_in_unit_x = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
+        # The relative change of the move, at its present pace, in the next step + 1
+        # steps, in which 1 + t doubles.
+        change_in_doubling = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
         # The next p (step + 1) steps have the length ln(1 + p) in x, and the move
-        # changes in them by p times `change_in_unit_x`. So `length_by_change` is the
+        # changes in them by p times `change_in_doubling`. So `length_by_change` is the
         # length for the p at which the move changes by FIRST_SHARE_OF_CHANGE.
-        length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_unit_x)
+        length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_doubling)
         shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
 
@@ -230,8 +232,9 @@ class ShadowLosses:
     def bracket(self, epsilon: float) -> tuple[int | None, int | None]:
         """Return the recorded steps before and after the shadow's loss reaches epsilon.
 
-        The later one is the first recorded step with loss <= epsilon, and the earlier
-        one is the recorded step before it. Either is None if there is no such step.
+        The later one is the first recorded step with loss <= epsilon. The earlier one
+        is the recorded step before it, or the last recorded step if no recorded loss is
+        at most epsilon. Either is None if there is no such step.
         """
         last_above = None
         for step, loss in zip(self._steps, self._losses, strict=True):
@@ -257,7 +260,7 @@ class Skipper(Iterates):
     known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
     exact : int
-        The number of steps that are taken one by one before the run tries to skip.
+        The run does not try to skip before this step.
     budget : int
         The largest number of gradients. A run that needs more ends with `Stop.WORK`.
         The default is far above the number that a run usually needs; it ends a run that
@@ -320,7 +323,7 @@ class Skipper(Iterates):
     def _later(self, state: TrainingState, t: int) -> TrainingState:
         """Compute the state of the run at step t from an earlier one."""
         # A new `Skipper` starts at the state, so that this one keeps its strides and
-        # its shadow.
+        # its shadow. Its map is new, too, and counts gradients from zero.
         update_map = UpdateMap(
             self.update_map.risk, self.update_map.eta, self.update_map.rule
         )
@@ -341,7 +344,7 @@ class Skipper(Iterates):
         """Yield the points after ``point``, in turn by single steps and by strides.
 
         While the run takes single steps, these are all iterates. While it skips, they
-        are the points at scheduled steps.
+        are the points at scheduled steps, and the point at which skipping ends.
         """
         if self.flow:
             # A flow has no single steps.
@@ -392,7 +395,8 @@ class Skipper(Iterates):
         # The first point is the start itself. It is compared with its shadow, too, but
         # not yielded again.
         for point in iterates:
-            # The next step takes two gradients, one for the run and one for its shadow.
+            # The next step takes up to two gradients: one for the run and, if there is
+            # a shadow, one for the shadow.
             if self._map.evaluations + 2 > self.budget:
                 raise Ended(Stop.WORK, work=self.budget)
             if shadow_iterates is not None:
@@ -540,9 +544,10 @@ class Skipper(Iterates):
         Before each point, the error estimate is updated from the distance between run
         and shadow.
         """
-        # For each step, the largest error and distance of the strides up to it.
+        # For each of the T steps, the largest error and distance of the strides up to
+        # it.
         errors, distances = strides.worst_until(np.log1p(steps))
-        # Rows of blocks for each step, (T, n, m).
+        # The rows of all blocks at each step, (T, n, m).
         run, shadow = strides.states(steps)
         for i, t in enumerate(steps.tolist()):
             params = self._blocks.params(run[i])
@@ -569,8 +574,8 @@ class Skipper(Iterates):
         size = largest_entry(run)
         difference = self._blocks.rows(run - shadow.params)
         distance = largest_entry(difference)
-        # The error of the parameters, without the rounding of this point. In the last
-        # two cases below this error is estimated from the distance at this step.
+        # The error of the parameters, without the rounding of this point. It is the
+        # estimate of the strides, or after a single step follows from the distance.
         if stride_error is not None:
             error = stride_error.error
             distance = max(distance, stride_error.distance)
@@ -759,7 +764,8 @@ class Skipper(Iterates):
         """
         low, high = self._shadow_losses.bracket(epsilon)
         if low is None:
-            # The shadow begins next to the run, whose loss is still above epsilon.
+            # No recorded loss is above epsilon. The strides begin at a step at which
+            # the run, and the shadow next to it, still have a loss above epsilon.
             low = round(math.expm1(strides.begin))
         if high is None:
             # No recorded loss is below epsilon, but strides may reach beyond the last

@@ -53,7 +53,7 @@ class Ended(Exception):  # noqa: N818
 
 
 class TooFast(Exception):  # noqa: N818
-    """The iterates change too fast to be skipped within the tolerance."""
+    """Skipping would cost more gradients than single steps, or miss an oscillation."""
 
 
 class TrainingState(NamedTuple):
@@ -337,12 +337,13 @@ class UpdateMap:
         return change
 
     def slope(self, point: Point) -> float:
-        r"""First-order change of the loss in a step: :math:`\sum_i |g_i \Delta_i|`.
+        r"""Size of the change of the loss in a step, to first order.
 
-        Here g is the gradient and Δ the change of the parameters. For gradient descent
-        the slope is the decrease of the loss to first order. With momentum some entries
-        of the parameters may move uphill for a short time. Because of the absolute
-        values their terms do not cancel the terms of the other entries.
+        It is :math:`\sum_i |g_i \Delta_i|`, with the gradient g and the change Δ of the
+        parameters. For gradient descent the slope is the decrease of the loss to first
+        order. With momentum some entries of the parameters may move uphill for a short
+        time. Because of the absolute values their terms do not cancel the terms of the
+        other entries.
         """
         change, _memory = point.update(self)
         return float(np.sum(np.abs(point.gradient * change)))
@@ -452,9 +453,10 @@ class Iterates(Solution):
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, up to ``last``, and its error.
 
-        Both are None if there is no such step. The run is computed again unless
-        ``last_point`` is already the first point with loss <= epsilon. Afterwards
-        ``last_point`` is the point at the returned step.
+        Both are None if there is no such step. The error is also None for a flow, and
+        if every step was taken and `_tie_error` returns None. The run is computed again
+        unless ``last_point`` is already the first point with loss <= epsilon.
+        Afterwards ``last_point`` is the point at the returned step.
         """
         if not self._ends_at_first_below(epsilon):
             self._run_until(epsilon, last)
@@ -480,7 +482,8 @@ class Iterates(Solution):
         """Compute the run again, until a point has loss <= epsilon or step >= last."""
         self.last_point = None
         self._previous = None
-        # A risk without parameters is treated as one with a single number.
+        # The schedule is made as in `Recorder`: a risk without parameters is treated as
+        # one with a single number.
         size = max(1, np.size(self.update_map.risk.initial))
         # A run that leaves float64 ends with `Ended`, so no warning is needed.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -491,16 +494,16 @@ class Iterates(Solution):
     def _tie_error(self, epsilon: float) -> float | None:
         """Error of the first step below epsilon, or None if rounding does not matter.
 
-        Rounding decides if there is a tie: the loss at ``last_point``, or at the step
-        before, equals epsilon up to rounding. The true step may then be the next or the
-        previous one, or farther away by the number of steps in which the loss falls by
-        its rounding error.
+        In a tie, rounding decides which step is the first: the loss at ``last_point``,
+        or at the step before, equals epsilon up to rounding. The true step may then be
+        the next or the previous one, or farther away by the number of steps in which
+        the loss falls by its rounding error.
         """
         point = self.last_point
         assert point is not None
         risk = self.update_map.risk
-        # The steps of a flow are times, which have no error as a count. The losses of
-        # sampled batches scatter by far more than their rounding errors. If the loss is
+        # The steps of a flow are times, which are not counted. The losses of sampled
+        # batches scatter by far more than their rounding errors. If the loss is
         # scheduled, `loss_error` knows only its error at step 0.
         if self.flow or self.update_map._depends_on_step:
             return None
@@ -510,14 +513,15 @@ class Iterates(Solution):
         rounding = risk.loss_error(point.params) + RUN_ROUNDING * abs(point.loss)
         is_tie = epsilon - point.loss <= rounding
         previous = self._previous
-        # The loss one step earlier is unknown at step 0 and after a skipped step. If
-        # the loss at the last point is a tie, the true step may be the next one.
+        # No step precedes step 0, and after a skipped step the loss one step earlier is
+        # unknown. If the loss at the last point is a tie, the true step may be the next
+        # one.
         if previous is None or previous.step != point.step - 1:
             return 1.0 if is_tie else None
         # The loss one step earlier may be far larger, and then its rounding error is
         # larger by the same factor.
-        growth = max(1.0, abs(previous.loss) / max(abs(point.loss), TINY))
-        is_tie_before = previous.loss - epsilon <= rounding * growth
+        loss_ratio = max(1.0, abs(previous.loss) / max(abs(point.loss), TINY))
+        is_tie_before = previous.loss - epsilon <= rounding * loss_ratio
         if not (is_tie or is_tie_before):
             return None
         decrease = previous.loss - point.loss

@@ -89,7 +89,7 @@ class Goal(NamedTuple):
     floor : float
         The irreducible loss of the risk.
     last : int
-        The last step.
+        The last step that the run may take.
     give_up : bool
         Whether the run may end earlier if the target seems out of reach.
     """
@@ -101,9 +101,10 @@ class Goal(NamedTuple):
 
     @property
     def aim(self) -> Aim:
-        """The target loss, or a loss near the floor if the target is out of reach.
+        """The target loss, or a loss near the floor.
 
-        The target is out of reach if it is not above the floor.
+        The loss near the floor takes the place of a target that is not above the floor,
+        if the run may give up this target.
         """
         if self.give_up and self.epsilon <= self.floor:
             return Aim(self.floor * (1.0 + FLOOR_RTOL), Stop.FLOOR)
@@ -123,7 +124,8 @@ class Saved(NamedTuple):
         As in a `Point`: the iterate, the memory of the rule and the rounding error of
         the parameters.
     slope : float
-        The decrease of the loss in the next step, to first order.
+        The decrease of the loss in the next step, to first order; 0 if it is not
+        needed.
     observed : dict of ndarray
         The observations of the risk, by name.
     """
@@ -170,8 +172,9 @@ class Recorder:
             is_later = point.step > self.saved[-1].step
             if not (is_later and np.isfinite(point.params).all()):
                 return
-        # `named` makes the observations arrays, and refuses names that runs use.
-        # A point whose observations are not finite is not saved, and needs no warning.
+        # `named` makes the observations arrays, and refuses names that runs use for
+        # other entries. A point whose observations are not finite is not saved, and
+        # needs no warning.
         with np.errstate(over="ignore", invalid="ignore"):
             observed = named(self._risk.observe(point.params, point.step))
         if self.saved and not _all_finite(observed):
@@ -261,7 +264,8 @@ class Recorder:
         if not is_small:
             return False
         has_slope_fallen = last.slope < STALL_SLOPE * at_tenth.slope
-        # The smaller slope predicts at least this decrease if all steps go downhill.
+        # If each step goes downhill by at least the smaller slope, the loss falls by at
+        # least `predicted`.
         smaller_slope = min(last.slope, at_tenth.slope)
         predicted = smaller_slope * (last.step - at_tenth.step)
         is_cycle = decrease < STALL_PROMISE * predicted
@@ -349,7 +353,8 @@ class StopRules:
     def stop(self, point: Point) -> Stop | None:
         """Return why the run ends at a point, or None if it continues.
 
-        The point is saved if its step is due.
+        If none of the first three rules ends the run, the point is saved when its step
+        is due.
         """
         if point.loss <= self._target:
             return Stop.REACHED
@@ -376,11 +381,13 @@ class StopRules:
         is_unmoved = slope * steps_left <= 2.0**-52 * abs(point.loss)
         # A run that skips steps can wait for the end of any plateau, so it is not given
         # up.
-        may_stall = self._goal.give_up and self._may_stagnate and not self._run.skipped
+        may_give_up = (
+            self._goal.give_up and self._may_stagnate and not self._run.skipped
+        )
         if self._may_stagnate and is_unmoved:
             stop = Stop.UNMOVED
-        elif may_stall and self.recorder.has_stalled(self._goal.epsilon):
-            # The goal allows a run to give up if its target only seems out of reach, so
+        elif may_give_up and self.recorder.has_stalled(self._goal.epsilon):
+            # The goal allows a run to give up a target that only seems out of reach, so
             # it does not matter whether the run would later leave a saddle.
             return Stop.ABOVE
         elif self._run.skips and self._has_settled(point):

@@ -76,8 +76,8 @@ SHADOW_TOLERANCE_FACTOR = 30.0
 # proved (docs/theory/descent.md, "Skipping ahead"). Larger margins make the estimate
 # more cautious, and do not change the run itself.
 #
-# A solver error in one stride displaces the later run by at most this many times the
-# solver error.
+# A solver error in one stride is taken to displace the later run by at most this many
+# times the solver error.
 SOLVER_ERROR_FACTOR = 2.0
 # The error of the run may be this many times its distance from the shadow.
 MARGIN = 2.0
@@ -91,8 +91,8 @@ ROUNDING = 2.0**-52
 SLACK = 1e-14
 # Avoids division by zero, and is below every number that matters.
 TINY = 1e-300
-# Changes of moves below this number are ignored, and allowed errors are taken to be at
-# least this large. Any number far below the changes that matter would do.
+# Changes of moves below this number are ignored, and no limit on an error is smaller.
+# Any number far below the changes that matter would do.
 SMALLEST_CHANGE = 1e-200
 # The largest rounding error of a state, relative to its largest entry: 32 units in the
 # last place. A smaller number costs iterations that only move rounding errors.
@@ -115,8 +115,9 @@ NUDGE = 1e-5
 FASTEST_SMOOTH_RATE = 0.95
 
 # Only the estimated error decides whether a stride is accepted. The numbers from here
-# to SMALLEST_TREND only set the lengths that are tried: with longer strides more of
-# them are refused, and with shorter strides more of them are needed.
+# to SMALLEST_GROWTH, and SMALLEST_TREND, only set the lengths that are tried: with
+# longer strides more of them are refused, and with shorter strides more of them are
+# needed.
 #
 # The next stride is at most this many times as long as the last one.
 LARGEST_GROWTH = 2.0
@@ -143,9 +144,9 @@ SMALLEST_TREND = 0.5
 # steps would have. This is the cost of about five strides: a stride of the run and one
 # of its shadow together take 85 gradients in EASY_ITERATIONS.
 LARGEST_DEBT = 400.0
-# Strides are also given up if the next one would skip fewer steps than this. Each of
-# the NODES nodes of a stride costs a gradient, so the stride would then cost more than
-# single steps.
+# Strides are also given up if the next one would skip fewer steps than this. In each
+# iteration each of the NODES nodes of a stride costs a gradient, so the stride would
+# then cost more than single steps.
 FEWEST_SKIPPED_STEPS = 8.0
 # A stride takes about this many iterations if the modes are known.
 EASY_ITERATIONS = 5
@@ -491,8 +492,8 @@ def _times_inside(record: StrideRecord, x: Array, position: Index) -> TimesInsid
     position_of_block = position[record.blocks]
     # The recorded strides of the k blocks.
     candidates = np.flatnonzero(position_of_block >= 0)
-    # For each of these strides, the distances of its block's times from its beginning,
-    # (..., number of candidates).
+    # The times of the block of each of these strides, and their distances from the
+    # beginning of the stride: both (..., number of candidates).
     times_of_block = x[..., position_of_block[candidates]]
     offset = times_of_block - record.begin[candidates]
     is_inside = (offset >= -SLACK) & (offset <= record.length[candidates] + SLACK)
@@ -559,9 +560,9 @@ class StrideLengths:
         with np.errstate(divide="ignore"):
             growth = self._aim * error_ratio ** (-1.0 / (NODES + 1))
         is_hard = iterations > HARD_ITERATIONS
-        largest = np.where(is_hard, GROWTH_AFTER_HARD_STRIDE, LARGEST_GROWTH)
-        largest = np.where(is_accepted, largest, GROWTH_AFTER_REFUSAL)
-        growth = np.clip(growth, SMALLEST_GROWTH, largest)
+        largest_growth = np.where(is_hard, GROWTH_AFTER_HARD_STRIDE, LARGEST_GROWTH)
+        largest_growth = np.where(is_accepted, largest_growth, GROWTH_AFTER_REFUSAL)
+        growth = np.clip(growth, SMALLEST_GROWTH, largest_growth)
         is_solved = np.isfinite(error_ratio)
         # The ideal length of the next stride, as long as errors depend on the length
         # alone.
@@ -597,7 +598,7 @@ class StrideDebts:
         self.gradients = np.zeros(count)
 
     def charge(self, blocks: Index, gradients: float, skipped: Array) -> None:
-        """Add the gradients of one stride of k blocks, less two for each skipped step.
+        """Add the gradients of k blocks, one stride each, less two per skipped step.
 
         ``gradients`` is the number of gradients for one block, and ``skipped``, (k,),
         has the number of steps that each block has skipped.
@@ -658,7 +659,7 @@ class Strides:
         Whether the block is no longer followed.
     oscillates : bool
         Whether, at the beginnings of the last strides, a mode changed its sign from
-        step to step without coming to rest.
+        step to step and came to rest too slowly, or not at all.
     """
 
     def __init__(
@@ -733,11 +734,11 @@ class Strides:
         return math.floor(math.expm1(float(self.x.min()) + SLACK))
 
     def guess_from(self, iterates: dict[int, Array]) -> None:
-        """Extrapolate the first strides from the NODES + 1 last iterates of the run.
+        """Let `_guess` extrapolate from the NODES + 1 last iterates of the run.
 
-        A polynomial through the iterates takes the place of a last stride, from which
-        `_guess` extrapolates. ``iterates`` maps increasing step numbers to states of
-        all blocks, (n, m).
+        A polynomial through the iterates takes the place of a last stride, which the
+        first strides do not have. ``iterates`` maps increasing step numbers to states
+        of all blocks, (n, m).
         """
         x = np.log1p(list(iterates))
         # The iterates become the second axis: (n, NODES + 1, m).
@@ -903,9 +904,8 @@ class Strides:
         Two or three moves of each block are computed in one call. The move at the state
         of the block gives the pace, and the guess for a first stride. The move at a
         state that is displaced a little along the fastest mode gives the rate of this
-        mode; blocks in which it is too fast are abandoned, see `_abandon`. If the modes
-        are known, the move at a state whose last bits are changed gives the rounding
-        error.
+        mode; blocks in which this rate is too large are abandoned. If the modes are
+        known, the move at a state whose last bits are changed gives the rounding error.
 
         The moves, the paces and the directions of the fastest modes are kept in
         ``_move``, ``_pace`` and ``_direction``.
@@ -987,7 +987,8 @@ class Strides:
         if not self._flow:
             # The steps of a flow are infinitely small, so it does not oscillate.
             self._abandon_oscillating(blocks, change_norm, nudge_norm)
-        # The direction of a change below SMALLEST_CHANGE would be lost in rounding.
+        # The computed norm is 0 if the true norm is below SMALLEST_CHANGE, because the
+        # squares of the entries underflow. Such a change gives no direction.
         is_visible = change_norm > SMALLEST_CHANGE
         unit = change[is_visible] / change_norm[is_visible, None]
         self._direction[blocks[is_visible]] = unit
@@ -1221,7 +1222,8 @@ class Strides:
         """The margins of all blocks at a time x, (n,).
 
         A margin is the error of a block, divided by its distance from the shadow, in
-        the stride that contains x. If no stride contains x, the last one is used.
+        the stride that contains x. If no recorded stride of the block contains x, the
+        block's last stride is used.
         """
         margins = np.array(self.errors.margin)
         for record in self._records:
@@ -1281,10 +1283,10 @@ class Strides:
     def _fill_starts(self, x: Array, blocks: Index, run: Array, shadow: Array) -> None:
         """Fill in the states at the start, before there is a stride.
 
-        From t = 1e14 on, x = ln(1 + t) is the same number for the next few steps and
-        for the start of the first stride. The states at these steps are taken to be the
-        states at the start. ``x`` and ``blocks`` are the arguments of `at`. ``run`` and
-        ``shadow``, (..., k, m), are filled in place.
+        From t = 1e14 on, the next steps after the start differ from it by at most SLACK
+        in x = ln(1 + t), so no stride is taken to reach them. The states at these steps
+        are taken to be the states at the start. ``x`` and ``blocks`` are the arguments
+        of `at`. ``run`` and ``shadow``, (..., k, m), are filled in place.
         """
         # Before the first stride `self.x`, `run_end` and `shadow_end` still hold the
         # time and the states at the start.

@@ -1,4 +1,4 @@
-"""Trainings that differ from a run, followed exactly at the steps of a loss curve.
+"""Trainings that differ from a run, and their losses at the steps of a loss curve.
 
 `Trainings` returns the losses of a training with another risk, learning rate or rule at
 the steps of a curve. The module also defines three such risks: the mean of several
@@ -67,7 +67,7 @@ class MeanRisk(Risk):
 
 
 class StartedAt(Risk):
-    """A risk with another start, reduced to losses, gradients and the metric.
+    """A risk with another start, which keeps only losses, gradients and the metric.
 
     The risks of `engine.with_start` keep more methods, which trainings do not need.
     """
@@ -92,7 +92,7 @@ class StartedAt(Risk):
 
 
 class FixedSet(Risk):
-    """The loss on a fixed set of prompts: those that a trainer draws in step 0."""
+    """The loss on a fixed set of prompts: the prompts of a trainer in step 0."""
 
     def __init__(self, trainer: Trainer[Any]) -> None:
         self.trainer = trainer
@@ -126,7 +126,10 @@ class TooLongError(Exception):
 
 
 class Trainings:
-    """Trainings that differ from a run, followed exactly at the steps of a curve.
+    """Trainings that differ from a run, and their losses at the steps of a curve.
+
+    The losses are computed at some of the steps, the knots, and interpolated at the
+    others.
 
     Parameters
     ----------
@@ -180,7 +183,6 @@ class Trainings:
             return None
         eta = self.run.eta if eta is None else eta
         rule = self.rule if rule is None else rule
-        # Losses are computed at the knots, and interpolated at the other steps.
         steps = np.maximum(self.windows.t[self.knots] + shift, 0)
         try:
             at_knots = _losses_at(risk, eta, rule, steps)
@@ -218,6 +220,7 @@ class Trainings:
         """
         risk = self.risk if risk is None else risk
         trained_by = self.rule if rule is None else rule
+        # Without a risk there is no training, and a closed form takes no gradients.
         if risk is None or risk.closed_form(self.run.eta, trained_by) is not None:
             return
         # Long trainings skip steps. They are taken to need as many gradients as

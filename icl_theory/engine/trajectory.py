@@ -190,7 +190,8 @@ class Trajectory(Plottable):
         differ from ``epsilon`` by more than their errors. If one of these two losses
         equals ``epsilon`` up to rounding, the error is 1 or more, whatever the method.
         It is None for a flow, whose steps are times, and for a run that took every step
-        and whose two losses differ from ``epsilon`` by more than rounding.
+        and whose two losses differ from ``epsilon`` by more than rounding. Except in
+        closed form, it is also None if ``epsilon`` was not reached.
     states_error : float or None
         Estimated absolute error of the scores at the saved steps; None if no step was
         skipped.
@@ -216,7 +217,8 @@ class Trajectory(Plottable):
         None for a closed form.
     carry : ndarray, (T, ...), or None
         The rounding error of the parameters at the saved steps. With it a run that is
-        continued from a saved step has the same bits as an uninterrupted run.
+        continued from a saved step has the same bits as an uninterrupted run. None for
+        a closed form.
     trained_by : Rule or None
         The update rule with its settings; None if they are unknown.
     """
@@ -408,13 +410,13 @@ class Trajectory(Plottable):
         if not callable(condition):
             raise argument_error("condition", condition, "a function of a state")
         after = integer("after", after, minimum=0, maximum=int(self.t[-1]))
-        tested = self.t[self.t >= after].tolist()
+        steps_to_test = self.t[self.t >= after].tolist()
         # Without a solution only saved steps have a state.
-        if self.solution is not None and tested[0] != after:
-            tested.insert(0, after)
+        if self.solution is not None and steps_to_test[0] != after:
+            steps_to_test.insert(0, after)
         fails_at = None
         holds_at = None
-        for step in tested:
+        for step in steps_to_test:
             if condition(self.at(step)):
                 holds_at = step
                 break
@@ -607,7 +609,7 @@ class Trajectory(Plottable):
         load_whole("numpy.ma", "pandas", "xarray", "dask.array")
         import xarray
 
-        # A variable is its dimensions and its values.
+        # xarray takes a variable as a pair of its dimensions and its values.
         variables: dict[str, Any] = {"loss": ("t", self.loss)}
         for name, values in self.observed.items():
             variables[name] = (["t", *self._dimensions(name)], values)
@@ -697,6 +699,7 @@ class Trajectory(Plottable):
                 name: None if interval is None else list(interval)
                 for name, interval in self.phases.items()
             }
+        # The labels may include parameters that the run does not state.
         labels = {}
         for name, label in self.labels.items():
             if name in self.info:
@@ -747,9 +750,10 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     """
     # At least one factor of ten, even for a shorter run.
     decades = math.log10(max(last, 10))
-    # With this many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
-    affordable = SAVED_NUMBERS / (size * decades)
-    per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, affordable))
+    # With this many steps in a factor of ten, all states together have SAVED_NUMBERS
+    # numbers.
+    most_per_decade = SAVED_NUMBERS / (size * decades)
+    per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, most_per_decade))
     exponents = np.arange(0.0, decades, 1.0 / per_decade)
     powers = np.power(10.0, exponents).astype(np.int64)
     # Small powers are rounded to the same integers, so a set is used, which keeps each

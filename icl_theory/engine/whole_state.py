@@ -87,7 +87,7 @@ class StateRisk(Risk):
         return state[: self.shape[0]]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient with respect to the whole state.
+        """Loss, and its gradient with respect to the whole state, ``params``.
 
         The gradient is zero for the memory.
         """
@@ -95,7 +95,7 @@ class StateRisk(Risk):
         return loss, self.join(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
-        """The change of the scores per unit change of the whole state.
+        """The change of the scores per unit change of the whole state, ``params``.
 
         It is taken to be the gain of the parameters: an error of the scaled memory
         causes an error of the parameters of the same size.

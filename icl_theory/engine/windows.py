@@ -3,7 +3,7 @@
 `Windows` groups the T steps of a loss curve into W windows. The standard errors of the
 losses have two sources: numbers that come with the curve (`GivenErrors`), and the
 scatter of R runs of SGD (`SgdScatter`). A curve at another pace has, at step t, the
-loss that the run has at step c t.
+loss that the run has at step c t, with a factor c.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def groups(t: Steps) -> list[Index]:
     """
     # The number of the window of each step, from 0 to WINDOWS - 1. In the divisor one
     # is added to the last step, so that the last step does not get the number WINDOWS.
-    window = np.floor(WINDOWS * np.log1p(t) / np.log1p(t[-1] + 1.0))
+    window_numbers = np.floor(WINDOWS * np.log1p(t) / np.log1p(t[-1] + 1.0))
     # Step 0 is a window of its own: its loss tests the loss function, before any
     # update.
-    window[t == 0] = -1.0
+    window_numbers[t == 0] = -1.0
     # A window begins where the number changes.
-    first_indices = np.flatnonzero(np.diff(window)) + 1
+    first_indices = np.flatnonzero(np.diff(window_numbers)) + 1
     return np.split(np.arange(len(t)), first_indices)
 
 

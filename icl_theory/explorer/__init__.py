@@ -2,9 +2,10 @@
 
 The page needs no network. It is made of a template, a style, shared scripts, and the
 scripts, titles and parameters of each family. A family has a panel on the page if it
-fills the slot ``explorer``. Recorded runs of further models, at the settings of papers,
-are in ``runs.json``, which ``scripts/recorded.py`` writes. Each script is a module of
-JavaScript: it exports names, and other modules require it by its name.
+fills the slot ``explorer``. Further models have panels of recorded runs, at the
+settings of papers, from ``runs.json``, which ``scripts/recorded.py`` writes. Each
+script is a module of JavaScript: it exports names, and other modules require it by its
+name.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def page(place: str = "") -> str:
     for message in messages:
         warnings.warn(message, stacklevel=2)
     modules |= recorded()
-    # Each family has a script element of its own. A browser that stops at an error in
+    # Each panel has a script element of its own. A browser that stops at an error in
     # one element still runs the others.
     scripts = ["\n".join(shared()), *modules.values()]
     parts = {
@@ -135,10 +136,10 @@ def page(place: str = "") -> str:
         "place": _json(place),
         "version": __version__,
     }
-    filled = _read(HERE / "page.html")
+    document = _read(HERE / "page.html")
     for name, part in parts.items():
-        filled = filled.replace(f"[[{name}]]", part)
-    return filled
+        document = document.replace(f"[[{name}]]", part)
+    return document
 
 
 def shared() -> Iterator[str]:
@@ -151,7 +152,8 @@ def shared() -> Iterator[str]:
 def panels() -> tuple[dict[str, str], list[str]]:
     """Return the modules of each family's panel by the name of the family.
 
-    The second result has a message for each panel that cannot be read, and is left out.
+    The second result has a message for each panel that is left out because it cannot be
+    read.
     """
     modules: dict[str, str] = {}
     slots, messages = registry.filled_slots("explorer")
@@ -184,10 +186,10 @@ def recorded() -> dict[str, str]:
         if record["family"] not in by_name:
             continue
         # The first panel has a tab of its own, and the others are choices below it.
-        place = {"under": next(iter(modules))} if modules else {"tab": "More models"}
+        position = {"under": next(iter(modules))} if modules else {"tab": "More models"}
         data = {
             "family": description(by_name[record["family"]]),
-            "record": record | place,
+            "record": record | position,
         }
         modules[name] = _modules(name, data, {"panel": script})
     return modules
@@ -250,7 +252,8 @@ def description(family: type[Family]) -> dict[str, Any]:
             "whole": declared.kind.whole,
             **_limits(declared.kind),
         }
-    # All public families of this package are attributes of its root.
+    # The page shows Python code that imports the class. All public families of this
+    # package are attributes of its root.
     is_ours = family.__module__.startswith("icl_theory.")
     return {
         "name": family.name,
@@ -279,7 +282,8 @@ def _limits(kind: Any) -> dict[str, float | None]:
         minimum = smallest_positive
         maximum = math.nextafter(1.0, 0.0)
     elif kind.whole:
-        # JavaScript has no integers but floats, which are exact only up to EXACT.
+        # The numbers of JavaScript are floats, which hold every integer only up to
+        # EXACT.
         maximum = min(maximum, EXACT)
     elif kind.signed:
         minimum = -maximum

@@ -41,7 +41,8 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     name : str
         The name of the parameter, for messages of errors.
     path : str
-        The file. A path without a folder names a file in the working directory.
+        The file, whose name ends in ``.npy``, ``.npz``, ``.csv`` or ``.txt``. A path
+        without a folder names a file in the working directory.
     ndim : tuple of int
         The allowed numbers of dimensions; any number if the tuple is empty. This
         argument only decides how a text file is read. The dimensions of the returned
@@ -79,7 +80,7 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
 
 def _read_npy(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     """Read an array as NumPy saves it."""
-    del ndim  # an argument of all readers, which only texts need
+    del ndim  # an argument of all readers, which only `_read_text` uses
     _check_header(name, file)
     return _loaded(name, file)
 
@@ -110,14 +111,14 @@ def _check_header(name: str, file: Path) -> None:
 
 def _read_npz(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     """Read an archive of arrays of one shape."""
-    del ndim  # an argument of all readers, which only texts need
+    del ndim  # an argument of all readers, which only `_read_text` uses
     try:
         with ZipFile(file) as archive:
-            claimed = sum(member.file_size for member in archive.infolist())
+            claimed_bytes = sum(member.file_size for member in archive.infolist())
     except BadZipFile as error:
         raise _unreadable(name, file, error) from None
     # Most numbers take eight bytes in the file.
-    numbers = claimed / 8.0
+    numbers = claimed_bytes / 8.0
     check_fits(name, str(file), MEMORY_PER_NUMBER * numbers)
     arrays = list(_loaded(name, file).values())
     shapes = [np.shape(array) for array in arrays]

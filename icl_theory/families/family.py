@@ -120,9 +120,10 @@ class Family(RuleParameters, FixedSetParameters):
     ============================ ======================================================
 
     Most families need none of these five slots: `update`, `levels`, `limits`, `batched`
-    and `expected_steps`. Induction heads use `update` and `levels`. Regression uses
-    `limits`, `batched` and `expected_steps`, linear attention uses `batched` and
-    `expected_steps`, and regression on Gaussian inputs uses `expected_steps`.
+    and `expected_steps`. Induction heads use `update` and `levels`, and single-location
+    regression uses `update`. Regression uses `limits`, `batched` and `expected_steps`,
+    linear attention uses `batched` and `expected_steps`, and regression on Gaussian
+    inputs uses `expected_steps`.
 
     Every family has the following parameters in addition to its own.
 
@@ -437,16 +438,16 @@ class Family(RuleParameters, FixedSetParameters):
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem.
 
-        The package calls this method with runs of this problem only, so it need not
-        check its argument. Call `described` with any other run.
+        The package calls this method with runs of this problem only, so the method need
+        not check its argument. Call `described` with any other run.
         """
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the values of the family's ``columns`` for a run, by name.
 
         A column that is left out has no value; sweeps then show NaN, -1 or the empty
-        text. The package calls this method with runs of this problem only, so it need
-        not check its argument. Call `measured` with any other run.
+        text. The package calls this method with runs of this problem only, so the
+        method need not check its argument. Call `measured` with any other run.
         """
         return {}
 
@@ -530,7 +531,7 @@ class Family(RuleParameters, FixedSetParameters):
         return self.dataset is not None and math.isfinite(self.dataset)
 
     def _check_set(self) -> None:
-        """Refuse settings of a fixed set if there is none, and too large batches."""
+        """Refuse settings of a fixed set without ``dataset``, and too large batches."""
         if self.dataset is None:
             for name in SET_PARAMETERS:
                 value = getattr(self, name)
@@ -562,11 +563,10 @@ class Family(RuleParameters, FixedSetParameters):
     def _population_and_trainer(
         self, batch: int, seed: int
     ) -> tuple[Risk, Trainer[Any]]:
-        """Return the exact risk, and the sampler of the prompts of the fixed set.
+        """Return the population risk, and the sampler of the prompts of the fixed set.
 
-        A fixed set is refused if risk and sampler do not have the same parameters, or
-        if the family cannot be sampled. The sampler has the given ``batch`` and
-        ``seed``.
+        A fixed set is refused if both do not have the same parameters, or if the family
+        cannot be sampled. The sampler has the given ``batch`` and ``seed``.
         """
         assert self.dataset is not None  # or `on_fixed_set` would be False
         M = int(self.dataset)
@@ -708,7 +708,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     @returns_runs
     def simulate(self, *, callback: Callback | None = None) -> Trajectory:
-        """Train until the target is reached or seems out of reach.
+        """Train until the target is reached or seems out of reach, or to ``max_steps``.
 
         Parameters
         ----------

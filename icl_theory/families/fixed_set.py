@@ -131,17 +131,20 @@ def measured_on_set(run: Trajectory) -> dict[str, Any]:
     # With batches, the loss of a step is the loss of its batch, and the run also
     # observes the loss of the whole set.
     set_loss = run.observed.get("set_loss", run.loss)
-    best = int(np.argmin(population_loss))
+    best_index = int(np.argmin(population_loss))
     return {
         "population_loss": float(population_loss[-1]),
         "test_gap": float(population_loss[-1] - set_loss[-1]),
-        "best_loss": float(population_loss[best]),
-        "best_step": int(run.t[best]),
+        "best_loss": float(population_loss[best_index]),
+        "best_step": int(run.t[best_index]),
     }
 
 
 def note_on_set(run: Trajectory, M: float) -> str:
-    """Return a text with the last and the least population loss of a run."""
+    """Return a text with the number of prompts, M, and two population losses of a run.
+
+    They are the last and the least population loss.
+    """
     values = measured_on_set(run)
     return (
         f"{M:.0f} prompts; population loss {values['population_loss']:.6g} at the end, "

@@ -20,6 +20,7 @@ from icl_theory.engine.scaled import ScaledRisk, ScaledSolution, scaled
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.parameters import HALF
+from icl_theory.families.rule_parameters import within
 
 if TYPE_CHECKING:
     from icl_theory.families.family import Family
@@ -95,9 +96,6 @@ def batched_mse(
     descent or its flow. Only this training takes the same steps on half the loss at
     twice the rate.
     """
-    # Imported here because the module imports the families.
-    from icl_theory.families.rule_parameters import within
-
     if not within(DESCENT_OR_FLOW, points, common).all():
         return None
     half_points = dict(points)
