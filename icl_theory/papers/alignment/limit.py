@@ -93,9 +93,10 @@ class AlignmentLimit:
 
     Here F is the mean resolvent at :math:`\nu = (c_{train} + \rho)/\alpha +
     \tilde\lambda` and M its normalised trace; `ridge` is :math:`\tilde\lambda` and
-    `variance` is q. Further :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB` and
-    :math:`c = \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the
-    paper, whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
+    `variance` is q. Primes are derivatives with respect to ν. Further
+    :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB` and :math:`c =
+    \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the paper,
+    whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
 
     Parameters
     ----------
