@@ -236,8 +236,8 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
     The second result has a message for each figure that cannot be used.
     """
     plug_ins, _broken_plug_ins = discover()
-    # The figures of each family that fills the slot ``figures``, by name, and a message
-    # for each family whose slot cannot be used.
+    # For the name of each family that fills the slot ``figures``, its figures by name;
+    # and a message for each family whose slot cannot be used.
     slots, messages = filled_slots("figures")
     by_name: dict[str, Recipe] = {}
     # `left_out` runs its block, and turns an error in it into a message. So a faulty

@@ -318,7 +318,8 @@ class Number(ParameterKind):
         value_list = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in value_list):
             raise argument_error(name, values, f"numbers, or {self.allowed} alone")
-        # This checks the values one by one, and names the first that is not allowed.
+        # The inherited method checks one value after the other, and its error names the
+        # first that is not allowed.
         return super().check_all(name, value_list)
 
     def _has_sound_extremes(self, name: str, values: np.ndarray[Any, Any]) -> bool:
@@ -474,8 +475,8 @@ class Probabilities(ParameterKind):
             raise argument_error(
                 name, value, "positive numbers that sum to 1"
             ) from None
-        # This call refuses wrong values. Its result is not used, because it is
-        # normalised.
+        # This call refuses wrong values. Its result is normalised, and is therefore not
+        # used.
         _validate.probabilities(name, value, size)
         return tuple(map(float, value))
 

@@ -218,7 +218,7 @@ def _packages() -> dict[str, str]:
 def _folders_of_papers() -> set[str]:
     """Return the names of the folders of `icl_theory.papers`.
 
-    The core can be installed without the papers, and then there are none.
+    The set is empty if the core is installed without the papers.
     """
     try:
         papers = importlib.import_module(PAPERS)
@@ -307,6 +307,8 @@ def contributed(family: str, slot: str) -> Any:
             f"given to {family} by {len(values)} plug-ins",
             "given by one plug-in: only claims and columns are joined",
         )
+    # reduce() returns a single value as it is, so it also serves slots that are not
+    # joined.
     return functools.reduce(operator.add, values)
 
 

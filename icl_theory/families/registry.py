@@ -161,7 +161,8 @@ def sound(cls: object) -> type[Family]:
         raise argument_error(
             f"{cls.__name__}.risk", None, "a method that returns the risk to be trained"
         )
-    # This refuses a field that is not declared, or has a name that is taken.
+    # `Family.parameters` refuses a field that is not declared, or whose name is used
+    # for something else.
     cls.parameters()
     return cls
 

@@ -294,7 +294,10 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
 
 
 def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) -> None:
-    """Refuse settings that the rule does not have, or that it brings itself."""
+    """Refuse settings that the rule does not have, or that it brings itself.
+
+    A rule that was not given by its name brings all its settings itself.
+    """
     fields = _fields_of(rule)
     for name, value in settings.items():
         if not is_named:

@@ -153,7 +153,7 @@ class AlignmentLimit:
 
     @cached_property
     def _axes(self) -> tuple[Array, Array | None]:
-        """Eigenvalues of C_train, and its eigenvectors unless it is diagonal."""
+        """Eigenvalues of C_train, and its eigenvectors if it is given as a matrix."""
         if self.pretraining.ndim == 1:
             return self.pretraining, None
         values, vectors = np.linalg.eigh(self.pretraining)

@@ -37,7 +37,7 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """The numbers of n drawn prompts that determine the squared errors of any layer.
+    """The numbers from which the errors of any layer on n drawn prompts follow.
 
     Attributes
     ----------
@@ -286,6 +286,7 @@ class Pretraining:
 
     def kernel(self, gamma: ArrayLike) -> ErrorKernel:
         """Return the exact test error of a matrix as a function of the test tasks."""
+        # `error_kernel` does not use the prior of this law, so it serves all tasks.
         return error_kernel(gamma, self.law())
 
     def errors(

@@ -228,7 +228,7 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     """
 
     def excess(y: float) -> float:
-        """Return Σ a²/(y - a)² - N, which is zero at an end of the spectrum of SA."""
+        """Return Σ a²/(y - a)² - N, zero if z(y) is an end of the spectrum of SA."""
         return float(np.sum((a / (y - a)) ** 2)) - N
 
     def z(y: float) -> float:

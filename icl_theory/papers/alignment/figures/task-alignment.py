@@ -3,8 +3,8 @@ Test tasks of another covariance
 ================================
 
 Above: the mean test error against the number k of pretraining tasks, in d = 20
-dimensions. Points are means over draws of the tasks, of errors that are exact for each
-draw. Lines are the limit of many dimensions. Below: how far the mean error is above the
+dimensions. Points are means over draws of the tasks; for each draw the error is exact.
+Lines are the limit of many dimensions. Below: how far the mean error is above the
 limit, against the dimension.
 """
 
