@@ -53,10 +53,10 @@ def available() -> dict[str, str]:
 
 
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
-    """Return the parameters of a figure by name, with the values that are drawn.
+    """Return the parameters of a figure by name, with their default values.
 
-    With ``quick`` the values are such that drawing takes seconds. The texts of the
-    papers from which we worked state no values, so we have chosen all of them.
+    With ``quick`` the values are those with which drawing takes seconds. The texts of
+    the papers from which we worked state no values, so we have chosen all of them.
     """
     flag("quick", quick)
     recipe = _recipe(name)
@@ -156,9 +156,10 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
 def animate(
     folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60
 ) -> list[Path]:
-    """Write a film of the attention maps of a flat and a sharp run during training.
+    """Write a film of the attention maps of two runs during training.
 
-    The runs are those of the figure ``maps``; with ``quick`` they have fewer features.
+    The runs are those of the figure ``maps``, one with flat and one with sharp tasks;
+    with ``quick`` they have fewer features.
     The frames, at least two, are evenly spaced in ln(1 + t). The files are
     ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed. Their paths are returned.
     """
@@ -178,8 +179,8 @@ def animate(
     steps = np.unique(np.rint(evenly_spaced).astype(int)).tolist()
     # For each run, its attention maps at all steps. The script of the figure defines
     # the function `attention`, which computes them.
-    at_steps = run_parameters | {"steps": tuple(steps)}
-    maps_of_runs = _recipe("maps")["attention"](**at_steps)
+    film_parameters = run_parameters | {"steps": tuple(steps)}
+    maps_of_runs = _recipe("maps")["attention"](**film_parameters)
     film = _film(maps_of_runs, steps)
     writers: dict[str, animation.AbstractMovieWriter] = {
         ".gif": animation.PillowWriter(fps=FRAMES_PER_SECOND)
@@ -235,8 +236,8 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
     The second result has a message for each figure that cannot be used.
     """
     plug_ins, _broken_plug_ins = discover()
-    # The figures of each family that fills the slot ``figures``, by name, and a message
-    # for each family whose slot cannot be used.
+    # For the name of each family that fills the slot ``figures``, its figures by name;
+    # and a message for each family whose slot cannot be used.
     slots, messages = filled_slots("figures")
     by_name: dict[str, Recipe] = {}
     # `left_out` runs its block, and turns an error in it into a message. So a faulty
@@ -257,9 +258,9 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
     return dict(sorted(by_name.items())), messages
 
 
-def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
-    """Refuse a name that another figure has already."""
-    if name in known:
+def _check_new(name: str, by_name: Mapping[str, Recipe]) -> None:
+    """Refuse the name of a figure if another figure has it already."""
+    if name in by_name:
         raise argument_error(
             "name", name, "another name: a figure of this name is known already"
         )

@@ -69,7 +69,7 @@ RESERVED = (
 LIPSCHITZ = "label units per feature unit"
 # Endings of the files from which arrays are read.
 ENDINGS = (".npy", ".npz", ".csv", ".txt")
-# The values of ``loss``, see `loss_form`.
+# The values of the parameter ``loss``, see `loss_form`.
 HALF = "half"
 MSE = "mse"
 
@@ -141,9 +141,9 @@ def _checked_text(name: str, text: Any) -> str:
 class ParameterKind:
     """The values that a parameter may have.
 
-    ``check`` returns an allowed value or refuses it, and `parse` reads a value from
-    text. A kind of your own inherits from this class and defines `value`, and also
-    `parse` if its values can be given on the command line.
+    ``check`` returns a value if it is allowed, and refuses any other with a ValueError.
+    `parse` reads a value from text. A kind of your own inherits from this class and
+    defines `value`, and also `parse` if its values can be given on the command line.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class ParameterKind:
         return self.arrays and _validate.dimensions(value) > 1
 
     def check(self, name: str, value: Any) -> Any:
-        """Return an allowed value, or refuse it; ``name`` is for error messages."""
+        """Return a value if it is allowed, or refuse it; ``name`` is for errors."""
         if not isinstance(name, str):
             raise argument_error("name", name, "a text")
         if value is None and self.optional:
@@ -302,10 +302,11 @@ class Number(ParameterKind):
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return the values if all are allowed, or refuse the first that is not.
 
-        In an array of numbers, only the infinities and the smallest and the largest
-        finite number are checked. (If the numbers must be integers, each number is
-        checked to be one.) So a subclass that refuses a number between two allowed ones
-        must override this method.
+        A word is refused in a list, even if it is allowed as the only value. In an
+        array of numbers, only the infinities and the smallest and the largest finite
+        number are checked. (If the numbers must be integers, each number is checked to
+        be one.) So a subclass that refuses a number between two allowed ones must
+        override this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
@@ -314,11 +315,12 @@ class Number(ParameterKind):
                 # Integers stay integers: a float64 would round integers beyond 2**53.
                 return values.copy()
             return values.astype(np.float64)
-        listed = [*iterable(name, values, "a list of values")]
-        if self.words and any(isinstance(value, str) for value in listed):
+        value_list = [*iterable(name, values, "a list of values")]
+        if self.words and any(isinstance(value, str) for value in value_list):
             raise argument_error(name, values, f"numbers, or {self.allowed} alone")
-        # This checks the values one by one, and names the first that is not allowed.
-        return super().check_all(name, listed)
+        # The inherited method checks one value after the other, and its error names the
+        # first that is not allowed.
+        return super().check_all(name, value_list)
 
     def _has_sound_extremes(self, name: str, values: np.ndarray[Any, Any]) -> bool:
         """Whether all numbers of an array are allowed, as its extremes show.
@@ -394,7 +396,7 @@ class Whole(Number):
         return check(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the integer or the word for which a text such as "1e3" stands."""
+        """Return the integer for which a text such as "1e3" stands, or the word."""
         text = _checked_text(name, text)
         if text in self.words:
             return text
@@ -473,13 +475,13 @@ class Probabilities(ParameterKind):
             raise argument_error(
                 name, value, "positive numbers that sum to 1"
             ) from None
-        # This call refuses wrong values. Its result is not used, because it is
-        # normalised.
+        # This call refuses wrong values. Its result is normalised, and is therefore not
+        # used.
         _validate.probabilities(name, value, size)
         return tuple(map(float, value))
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the numbers or the word for which a text such as "0.5,0.5" stands."""
+        """Return the numbers for which a text such as "0.5,0.5" stands, or the word."""
         text = _checked_text(name, text)
         if text in self.words:
             return text
@@ -549,7 +551,7 @@ class _WithArrays(ParameterKind):
         return True
 
     def check(self, name: str, value: Any) -> Any:
-        """Return an allowed value, or refuse it; ``name`` is for error messages."""
+        """Return a value if it is allowed, or refuse it; ``name`` is for errors."""
         # The inherited check would refuse the name of a file as a misspelt word.
         if is_array_file(value):
             return self.value(name, value)
@@ -557,25 +559,27 @@ class _WithArrays(ParameterKind):
 
     def value(self, name: str, value: Any) -> Any:
         """Return an array as nested tuples, or a value of the other kind."""
-        given = value  # the array, or the name of its file
+        argument = value  # the array, or the name of its file
         if is_array_file(value):
             # Imported here because few problems read arrays from files.
             from icl_theory.families.array_files import read_array
 
             value = read_array(name, value, self.ndim)
             # Refuse an array without dimensions here, because it would pass the checks
-            # below.
+            # below if ``ndim`` is empty.
             if value.ndim == 0:
-                raise argument_error(name, given, "a file of an array, not of a number")
+                raise argument_error(
+                    name, argument, "a file of an array, not of a number"
+                )
         elif isinstance(value, str) or _validate.dimensions(value) == 0:
             return super().value(name, value)
         try:
             return nested(self._array(name, value))
         except ValueError as error:
-            if given is value:
+            if argument is value:
                 raise
             # The error shows the array, but not the file, so add the name of the file.
-            raise ValueError(f"{error} (from {given!r})") from None
+            raise ValueError(f"{error} (from {argument!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:
         """Return the array as floats, or refuse its shape or one of its entries."""
@@ -641,7 +645,7 @@ class WordOrArray(_WithArrays, Word):
 class LossForm(Word):
     """The word "half" or "mse".
 
-    The loss is half the mean squared error, or the whole mean squared error.
+    It says whether the loss is half the mean squared error, or all of it.
     """
 
     words: tuple[str, ...] = (HALF, MSE)
@@ -665,7 +669,10 @@ class Parameter(NamedTuple):
         return self.default is REQUIRED
 
     def check(self, value: Any) -> Any:
-        """Return a value, or refuse it with an error that names the parameter."""
+        """Return a value if it is allowed, or refuse it.
+
+        The error names the parameter.
+        """
         return self.kind.check(self.name, value)
 
     def check_all(self, values: Iterable[Any]) -> Any:
@@ -821,10 +828,11 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
 
 
 def starting_parameters(ndim: tuple[int, ...] = ()) -> Any:
-    """Declare ``start``, an array of the parameters at step 0, or None.
+    """Declare ``start``, an array of the trained parameters at step 0, or None.
 
-    The array has one of the numbers of dimensions in ``ndim``. If ``ndim`` is empty, it
-    may have any number of dimensions from 1 on.
+    With None, the default, the family chooses the start. An array has one of the
+    numbers of dimensions in ``ndim``. If ``ndim`` is empty, it may have any number of
+    dimensions from 1 on.
     """
     allowed = tuple(
         integer("ndim", number, minimum=1)
@@ -858,8 +866,9 @@ def is_mse(values: Mapping[str, Any]) -> bool:
 class LazySlot:
     """A slot of a family that is loaded from another module when it is first used.
 
-    The theory of a family imports the family, so the module of the family cannot import
-    the theory. Moreover, most commands need no theory and start faster without it.
+    For example, the theory of a family imports the family, so the module of the family
+    cannot import the theory. Moreover, most commands need no theory and start faster
+    without it.
 
     Parameters
     ----------
@@ -902,7 +911,7 @@ class Panel(NamedTuple):
 
 
 class LazyMethod(LazySlot):
-    """A method whose function is loaded when it is first called.
+    """A method whose function is loaded when the method is first looked up.
 
     As an attribute of an object it is bound to the object, and as an attribute of a
     class to the class.

@@ -32,7 +32,8 @@ PAPERS = "icl_theory.papers"  # the package with the folders of papers
 GROUP = "icl_theory.papers"  # the group of entry points of other packages
 FILE = "plug_in.toml"  # the file of a plug-in, in the folder of its package
 SLOTS = ("claims", "explorer", "theory_columns")  # the slots that a plug-in may fill
-# The slots of a family that several plug-ins may fill; their values are added.
+# The slots of a family that several plug-ins may fill. The operator + joins the values
+# that they give.
 JOINED = ("claims", "theory_columns")
 
 
@@ -55,7 +56,7 @@ class PlugIn:
         For the name of each family that is defined elsewhere, a mapping of its slots.
         The keys are names of slots, ``claims``, ``explorer`` or ``theory_columns``, and
         the values are the places of the objects that fill them. Claims of several
-        plug-ins on one family are joined.
+        plug-ins on one family are joined, and so are theory columns.
     figures : Path, optional
         Folder of scripts, one for each figure. ``plug_in.toml`` gives it relative to
         its own folder.
@@ -146,8 +147,8 @@ class TheoryColumns:
 def load(place: str) -> Any:
     """Return the object at a place, ``"package.module:NAME"``."""
     module, name = place.split(":")
-    # Ctrl-C is put off, because a compiled module whose import it interrupts cannot be
-    # imported again.
+    # Ctrl-C is put off, because a compiled module cannot be imported again after Ctrl-C
+    # has interrupted its import.
     with deferred():
         loaded = importlib.import_module(module)
     return getattr(loaded, name)
@@ -174,8 +175,8 @@ def left_out(part: str, messages: list[str]) -> Iterator[None]:
     except BaseException as error:
         if is_pressed(error):
             # `is_pressed` also recognises the ImportError into which a compiled module
-            # turns Ctrl-C while it is loaded. Callers expect a KeyboardInterrupt for
-            # either.
+            # turns Ctrl-C while it is loaded. Callers expect a KeyboardInterrupt in
+            # both cases.
             raise KeyboardInterrupt from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         messages.append(f"{part} is left out: {reason}")
@@ -190,7 +191,7 @@ class Discovered(NamedTuple):
 
 @cache
 def discover() -> Discovered:
-    """Read all plug-ins, without importing them."""
+    """Read the files of all plug-ins, without importing the plug-ins."""
     by_order_and_name: dict[tuple[float, str], PlugIn] = {}
     messages: list[str] = []
     for name, package in _packages().items():
@@ -217,7 +218,7 @@ def _packages() -> dict[str, str]:
 def _folders_of_papers() -> set[str]:
     """Return the names of the folders of `icl_theory.papers`.
 
-    The core can be installed without the papers, and then there are none.
+    The set is empty if the core is installed without the papers.
     """
     try:
         papers = importlib.import_module(PAPERS)
@@ -233,9 +234,9 @@ def _folders_of_papers() -> set[str]:
 
 
 def folder_of(package: str) -> Path:
-    """Return the folder of a package, which is not imported.
+    """Return the folder of a package without importing the package.
 
-    If the package is inside another one, only the outer one is imported.
+    If the package is inside another one, the outer one is imported.
     """
     spec = importlib.util.find_spec(package)
     if spec is None:
@@ -306,6 +307,8 @@ def contributed(family: str, slot: str) -> Any:
             f"given to {family} by {len(values)} plug-ins",
             "given by one plug-in: only claims and columns are joined",
         )
+    # reduce() returns a single value as it is, so it also serves slots that are not
+    # joined.
     return functools.reduce(operator.add, values)
 
 

@@ -1,7 +1,7 @@
 """Families by name: from the core, from the papers and from other packages.
 
 `list_families` lists them, and `find` returns one of them. A family that cannot be used
-is left out, and `broken` returns a message that says why.
+is left out, and `broken` returns a message for each that says why.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ def find(name: str) -> type[Family]:
     families = families_known()
     if name in families:
         return families[name]
-    problems: dict[str, type[Family]] = {}
+    related: dict[str, type[Family]] = {}
     commands_by_family, _ = filled_slots("commands")
     for commands in commands_by_family.values():
-        # Commands that cannot be loaded are left out: `left_out` catches the error, and
-        # adds a message to a list. The list is thrown away, as other code reports the
-        # error.
+        # A slot that is no mapping of families is left out: `left_out` catches the
+        # error, and adds a message to a list. The list is thrown away, because the
+        # command line shows the message when it makes the commands of the family.
         with left_out("the slot commands", []):
-            problems |= {problem.name: problem for problem in commands.values()}
-    if name in problems:
-        return problems[name]
+            related |= {family.name: family for family in commands.values()}
+    if name in related:
+        return related[name]
     raise argument_error(
         "family", name, f"one of {', '.join(families)}{nearest(name, families)}"
     )
@@ -137,10 +137,10 @@ def filled_slots(slot: str) -> FilledSlots:
 def sound(cls: object) -> type[Family]:
     """Return a class if it is a family that can be used, or refuse it.
 
-    A family needs a name, a title, the method `Family.risk`, and declared fields.
+    A family needs a name, a title, its own `Family.risk`, and declared fields.
     """
-    # Imported here so that code which only asks for the names of families, such as the
-    # audit of one row, need not load this module.
+    # Imported here so that code which loads no family, such as the audit of a row of
+    # the default family, need not load the module of `Family`.
     from icl_theory.families.family import Family
 
     if not (isinstance(cls, type) and issubclass(cls, Family)):
@@ -161,7 +161,8 @@ def sound(cls: object) -> type[Family]:
         raise argument_error(
             f"{cls.__name__}.risk", None, "a method that returns the risk to be trained"
         )
-    # This refuses a field that is not declared, or has a name that is taken.
+    # `Family.parameters` refuses a field that is not declared, or whose name is used
+    # for something else.
     cls.parameters()
     return cls
 
@@ -173,7 +174,7 @@ def _of_the_core(name: str) -> type[Family]:
 
 
 class _Listed(NamedTuple):
-    """Families of one origin, such as the families of plug-ins."""
+    """Families by name, and messages about families that cannot be used."""
 
     families: dict[str, type[Family]]  # by the name of the family
     messages: tuple[str, ...]  # one for each family that cannot be used

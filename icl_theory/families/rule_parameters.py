@@ -59,7 +59,7 @@ class BelowOne(Number):
     maximum: float = math.nextafter(1.0, 0.0)  # the largest float below 1
 
     def value(self, name: str, value: Any) -> float:
-        """Return the float."""
+        """Return the float, or refuse the value."""
         return below_one(name, value)
 
 
@@ -221,7 +221,7 @@ class RuleParameters:
             declared = field.metadata["parameter"]._replace(name=field.name)
             value = declared.check(getattr(self, field.name))
             object.__setattr__(self, field.name, value)
-        # This refuses settings that do not fit together.
+        # The rule is made only to refuse settings that do not fit together.
         rule_from(vars(self))
 
 
@@ -237,7 +237,7 @@ SCHEDULE_SETTINGS = {
     "piecewise": ("milestones", "decay_factor"),
 }
 # Settings of rules that have a memory, such as a momentum. The class of a rule has a
-# field of this name if the rule has the setting.
+# field with the name of each of these settings that the rule has.
 RULE_SETTINGS = ("momentum", "beta1", "beta2")
 
 
@@ -294,7 +294,10 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
 
 
 def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) -> None:
-    """Refuse settings that the rule does not have, or that it brings itself."""
+    """Refuse settings that the rule does not have, or that it brings itself.
+
+    A rule that was not given by its name brings all its settings itself.
+    """
     fields = _fields_of(rule)
     for name, value in settings.items():
         if not is_named:

@@ -58,7 +58,7 @@ MOST_ARRAYS = 100
 # Reading a file takes at most this many bytes of memory for each byte of the file: a
 # generous estimate.
 MEMORY_PER_BYTE = 3.0
-# The losses of a file are checked for this much processor time, in seconds. In a longer
+# Processor time in seconds after which the check of a file's losses ends. In a longer
 # time more states would be checked, but loading would take longer.
 SECONDS_OF_CHECK = 0.5
 # Relative difference up to which the learning rates of a run and of its problem are
@@ -91,11 +91,11 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     Returns
     -------
     Trajectory
-        The run as it was saved. If the parameters of its problem are numbers and words,
-        the file contains them. The problem is then made again, so that the run can
-        compute any step. Any other run has only its saved steps. If the problem cannot
-        be made in this installation, or if it gives other losses at the saved states
-        than the file has, the run also has only its saved steps, and
+        The run as it was saved. If the parameters of its problem are numbers, words and
+        arrays, the file contains them. The problem is then made again, so that the run
+        can compute any step. Any other run has only its saved steps. If the problem
+        cannot be made in this installation, or if it gives other losses at the saved
+        states than the file has, the run also has only its saved steps, and
         ``notes["family"]`` says why. If the family defines its own `simulate`, a step
         that was not saved is computed by simulating the whole run.
 
@@ -194,9 +194,10 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
 def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
     """Return the arrays of an archive in a dictionary, or refuse the archive.
 
-    The keys are the names of the arrays. An archive is refused if its arrays claim to
-    be larger than the file, if it is compressed, or if it is damaged. `_read` has
-    checked that an archive of this size fits into memory.
+    The keys are the names of the arrays. An archive is refused if it has more than
+    `MOST_ARRAYS` arrays, if they claim to be larger than the file, if it is compressed,
+    or if it is damaged. `_read` has checked that an archive of this size fits into
+    memory.
     """
     with ZipFile(stream) as archive:
         members = archive.infolist()
@@ -360,7 +361,7 @@ class _Facts:
         return {name: _text(note) for name, note in value.items()}
 
     def _info(self, value: dict[str, Any]) -> dict[str, Any]:
-        # JSON has no infinite numbers, so a file spells them as text.
+        # `Trajectory.save` writes infinite numbers of this fact as text.
         return {name: math.inf if x == "inf" else x for name, x in value.items()}
 
     def _labels(self, value: dict[str, Any]) -> dict[str, Label]:
@@ -372,6 +373,8 @@ class _Facts:
 
     def _error(self, value: Any) -> float:
         """Return an estimate of an error: a number from 0 to infinity."""
+        # An infinite error is saved as Infinity, which `json` reads although it is
+        # not standard JSON.
         return math.inf if value == math.inf else number("error", value, zero=True)
 
 
@@ -389,7 +392,7 @@ def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
         # A file may come from a stranger, who must not name other files to be read.
         if is_array_file(value) and declared[name].kind.arrays:
             raise argument_error(name, value, "an array, not the name of a file")
-        # JSON has no infinite numbers, so a file spells them as text.
+        # `Family.plain` writes infinite parameters as text.
         is_infinite = value == "inf" and declared[name].kind.numeric
         values[name] = math.inf if is_infinite else value
     return family(**values)
@@ -437,11 +440,13 @@ def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
     # A closed form gives any iterate directly and needs no memory.
     if run.method == "closed":
         return
-    needed = rule.init(risk, risk.initial).shape
-    saved = (0,) if run.memory is None else run.memory.shape[1:]
-    if saved != needed:
+    needed_shape = rule.init(risk, risk.initial).shape
+    # The memory of a rule that needs none has the shape (0,), and is not saved.
+    saved_shape = (0,) if run.memory is None else run.memory.shape[1:]
+    if saved_shape != needed_shape:
         raise ValueError(
-            f"the memory of its rule has the shape {needed}, and the file has {saved}"
+            f"the memory of its rule has the shape {needed_shape}, "
+            f"and the file has {saved_shape}"
         )
 
 

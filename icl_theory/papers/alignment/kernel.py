@@ -120,7 +120,8 @@ class ErrorKernel:
 def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     r"""Return the exact test error of a layer, for all covariances of test tasks.
 
-    With :math:`g = \frac1N\mathrm{tr}\,\Lambda_q\Gamma\Lambda\Gamma^\top`,
+    Tokens have the covariance Λ, and queries have :math:`\Lambda_q`. With :math:`g =
+    \frac1N\mathrm{tr}\,\Lambda_q\Gamma\Lambda\Gamma^\top`,
 
     .. math:: K = (\Gamma\Lambda - I)^\top\Lambda_q(\Gamma\Lambda - I)
         + \tfrac1N\Lambda\Gamma^\top\Lambda_q\Gamma\Lambda + g\Lambda, \qquad

@@ -93,9 +93,10 @@ class AlignmentLimit:
 
     Here F is the mean resolvent at :math:`\nu = (c_{train} + \rho)/\alpha +
     \tilde\lambda` and M its normalised trace; `ridge` is :math:`\tilde\lambda` and
-    `variance` is q. Further :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB` and
-    :math:`c = \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the
-    paper, whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
+    `variance` is q. Primes are derivatives with respect to ν. Further
+    :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB` and :math:`c =
+    \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the paper,
+    whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
 
     Parameters
     ----------
@@ -152,7 +153,7 @@ class AlignmentLimit:
 
     @cached_property
     def _axes(self) -> tuple[Array, Array | None]:
-        """Eigenvalues of C_train, and its eigenvectors unless it is diagonal."""
+        """Eigenvalues of C_train, and its eigenvectors if it is given as a matrix."""
         if self.pretraining.ndim == 1:
             return self.pretraining, None
         values, vectors = np.linalg.eigh(self.pretraining)

@@ -37,7 +37,7 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """The quantities of n drawn prompts on which the squared error of a layer depends.
+    """The numbers from which the errors of any layer on n drawn prompts follow.
 
     Attributes
     ----------
@@ -143,8 +143,8 @@ class Pretraining:
         if tasks is None:
             prior = self.covariance / self.d
         else:
-            given = np.asarray(tasks, dtype=float)
-            prior = given.T @ given / len(given)
+            w = np.asarray(tasks, dtype=float)
+            prior = w.T @ w / len(w)
         return PromptLaw(np.ones(self.d), prior, N=self.N, noise=self.noise)
 
     def draw_tasks(self, rng: np.random.Generator, count: int) -> Array:
@@ -175,8 +175,8 @@ class Pretraining:
         if math.isinf(self.prompts):
             raise argument_error("prompts", self.prompts, "finite, to draw them")
         n = int(self.prompts)
-        # Three times the bytes of tokens, queries and features; a generous allowance
-        # for everything that is computed from them.
+        # Three times the bytes of the tokens, the queries and the d² products of query
+        # and means of each prompt: a generous allowance for all that is computed.
         check_fits("prompts", n, 24.0 * n * (self.N + self.d + 1.0) * self.d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         # w has the task of each prompt, (n, d).
@@ -215,8 +215,8 @@ class Pretraining:
         ValueError
             The layer has the column γ, or the number of prompts is infinite.
         """
-        # With `squares` the means have one more column, which belongs to γ. But
-        # `equations` is only for Γ, the products of queries and the other means.
+        # In the equations that `equations` makes of the prompts, the unknowns are the
+        # entries of Γ alone. With `squares` there is also γ.
         if self.squares:
             raise argument_error("squares", self.squares, "False, for descent")
         drawn = self.draw_prompts(seed)
@@ -227,10 +227,10 @@ class Pretraining:
         r"""Draw tasks and prompts, and return the matrix that fits the prompts best.
 
         The matrix minimises :math:`\frac1n\sum_m(\hat y_m - y_m)^2 +
-        \lambda\lVert\Gamma \rVert^2`. For λ = 0 and fewer prompts than features it is
-        the minimiser of least norm, at which gradient descent from zero ends. For
-        infinitely many prompts the sum becomes the mean over all prompts with the drawn
-        tasks.
+        \lambda\lVert\Gamma \rVert^2`. For λ = 0 and fewer prompts than trained
+        entries it is the minimiser of least norm, at which gradient descent from zero
+        ends. For infinitely many prompts the sum becomes the mean over all prompts with
+        the drawn tasks.
 
         Parameters
         ----------
@@ -249,8 +249,9 @@ class Pretraining:
             return self._fit_to_law(seed, ridge)
         drawn = self.draw_prompts(seed)
         n = len(drawn.answer)
-        # The bytes of four copies of the n equations and of a square matrix of the
-        # features. This is a generous estimate of the memory that least squares need.
+        # The bytes of four copies of the n equations, and of a square matrix with a row
+        # for each trained entry. This is a generous estimate of the memory that least
+        # squares need.
         check_fits("prompts", n, 32.0 * (n + self.features) * self.features)
         # A prompt has the equation Σ Γ_ij x_i h_j = y, divided by √n.
         products = drawn.query[:, :, None] * drawn.means[:, None, :]
@@ -270,8 +271,8 @@ class Pretraining:
         With infinitely many tasks nothing is drawn. The matrix is (d, d) or (d, d + 1).
         """
         if math.isinf(self.tasks):
-            # Over normal tasks the mean of s h vanishes, because it is odd in w. The
-            # best γ then vanishes, too.
+            # Over normal tasks the means of sh and of sw vanish, because both are odd
+            # in w. So the best γ is zero.
             moments = _FeatureMoments.of_law(self.law(), self.squares)
         else:
             rng = np.random.default_rng(integer("seed", seed, minimum=0))
@@ -285,6 +286,7 @@ class Pretraining:
 
     def kernel(self, gamma: ArrayLike) -> ErrorKernel:
         """Return the exact test error of a matrix as a function of the test tasks."""
+        # `error_kernel` does not use the prior of this law, so it serves all tasks.
         return error_kernel(gamma, self.law())
 
     def errors(
@@ -352,7 +354,7 @@ class _FeatureMoments:
         if not squares:
             return cls(dense.second, prior)
         # As Λ = I, the label variance v = |w|² + σ² of a task has the mean tr W + σ²
-        # and the variance 2 tr W² over normal tasks. The mean of vw is odd in w, and
+        # and the variance 2 tr W² over normal tasks. As vw is odd in w, its mean
         # vanishes.
         mean_v = float(np.trace(prior)) + law.noise**2
         mean_v_square = mean_v**2 + 2.0 * float(np.sum(prior**2))

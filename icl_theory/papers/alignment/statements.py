@@ -263,7 +263,7 @@ def printed(quick: bool) -> Claim:
         )
         # The authors fit n = 80 d² = 512,000 prompts. Fits to so many prompts would
         # take too long. So the exact errors are for n = ∞. The ratio of two limits is
-        # the factor by which finite n changes the exact errors.
+        # taken as the factor by which finite n changes the exact errors.
         asymptotic = np.array([limit_of_some_prompts.error(test) for test in tests])
         exact *= asymptotic / [limit_of_all_prompts.error(test) for test in tests]
         from_exact[i] = np.abs(exact / printed_errors - 1.0).max()
@@ -413,7 +413,7 @@ def steeper(quick: bool) -> Claim:
     d = 20
     test = power_law(d, 1.0)
     exponents = np.linspace(0.0, 3.0, 4 if quick else 13)
-    # The index of 1 among the exponents. The tests have this exponent.
+    # The index of the exponent 1, which the tests have.
     matched = int(np.argmin(np.abs(exponents - 1.0)))
     # For each number of tasks: the exponent with the least error, and the relative fall
     # of the error from the exponent 1 to this best exponent.
@@ -482,8 +482,9 @@ def rank(quick: bool) -> Claim:
     for i, tasks in enumerate(counts):
         problem = Pretraining(spectrum, N=10**9, tasks=tasks)
         errors[i] = problem.errors([spectrum], draws).mean()
-    # In long prompts without noise the layer learns the span of the k tasks. A new task
-    # has the variance 1, of which the share 1 - k/r is outside of this span.
+    # In long prompts without noise the layer learns the span of the k tasks. Labels
+    # of a new task have the variance 1, of which the share 1 - k/r is outside of this
+    # span.
     expected = np.maximum(1.0 - np.array(counts) / r, 0.0)
     largest_gap = np.abs(errors - expected).max()
     return Claim.of(

@@ -1,1 +1,1 @@
-"""In-context convergence of transformers on balanced and unbalanced features."""
+"""In-context convergence of transformers on balanced and imbalanced features."""

@@ -137,7 +137,7 @@ class PhaseEnds(NamedTuple):
     A phase ends as soon as the statement beside its field is true.
     """
 
-    fall: int  # the score of the dominant feature is -0.49 ln K
+    fall: int  # the score of the dominant feature is at most -0.49 ln K
     overtaken: int  # the query's own feature has as much attention as the dominant one
     half: int  # the query's own feature has half of the attention
     converged: int  # the query has the loss ε
@@ -154,7 +154,7 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
     run = trained(K, epsilon, dominant)
 
     def has_fallen(state: State) -> bool:
-        """Whether a rare query's score of the dominant feature is -0.49 ln K."""
+        """Whether a rare query's score of the dominant feature is <= -0.49 ln K."""
         # The parameters have a row for the dominant query and one for a rare query. The
         # row of a rare query has its scores of its own feature, of the dominant one and
         # of the other rare ones.
@@ -204,9 +204,10 @@ def reduced(quick: bool) -> Errors:
     K = 8
     steps = 100 if quick else 1000
     target = 1e-9  # no run reaches it within its steps
-    for dominant in (1.0 / K, 0.5, 0.8):
+    balanced_chance = 1.0 / K
+    for dominant in (balanced_chance, 0.5, 0.8):
         reduced_problem: Regression | GroupedRegression
-        if dominant == 1.0 / K:
+        if dominant == balanced_chance:
             reduced_problem = balanced(K, target)
         else:
             reduced_problem = imbalanced(K, target, dominant)
@@ -220,9 +221,9 @@ def reduced(quick: bool) -> Errors:
             features=Features.orthonormal(K, probs=probs),
             coordinates="embedding",  # the matrix Q is trained
         )
-        exactly = {"method": "exact", "above": target, "max_steps": steps}
-        full_run = full_problem.changed(**exactly).simulate()
-        reduced_run = reduced_problem.changed(**exactly).simulate()
+        settings = {"method": "exact", "above": target, "max_steps": steps}
+        full_run = full_problem.changed(**settings).simulate()
+        reduced_run = reduced_problem.changed(**settings).simulate()
         yield full_run.loss, reduced_run.loss
     return f"K = {K}, p_1 = 1/8, 0.5, 0.8, {steps} steps"
 
@@ -349,11 +350,11 @@ def falling(quick: bool) -> Claim:
     # The exponent of K between the two largest K, for the first p_1.
     exponent = power(sizes[-2:], steps[0][-2:])
     # For p_1 = 0.2 the score of the dominant feature comes to rest above -0.49 ln K.
-    rested_K = sizes[0]
-    rested = trained(rested_K, EPSILON, 0.2)
-    _, scores_of_rare = rested.params
+    resting_K = sizes[0]
+    resting_run = trained(resting_K, EPSILON, 0.2)
+    _, scores_of_rare = resting_run.params
     _, dominant_score, _ = scores_of_rare
-    resting_score = float(dominant_score) / math.log(rested_K)
+    resting_score = float(dominant_score) / math.log(resting_K)
     # With p for p_1, the fall to -0.49 ln K takes (1 - p)K^1.98/(2p²) steps. After
     # K²/(1 - p) steps the query's own feature has half of the attention, which ends the
     # fall. So the score falls so far only if K^0.02 > ½((1 - p)/p)². The right side is
@@ -364,7 +365,7 @@ def falling(quick: bool) -> Claim:
         all_fall and ratios_fall,
         f"K = {listed(sizes, ',')}, p_1 = {listed(chances)}",
         f"last exponent {exponent:.3f}; steps over (1 - p_1)K^1.98/(2p_1²η):"
-        f" {'; '.join(phrases)}; for p_1 = 0.2 and K = {rested_K:,} the score ends"
+        f" {'; '.join(phrases)}; for p_1 = 0.2 and K = {resting_K:,} the score ends"
         f" at {resting_score:.2f} ln K",
         f"{loose(ratios[0], 'the logarithm')}; for p_1 = 0.2, where K²/((1 - p_1)η)"
         f" steps are too few, not before K = e^{least_log_K:.0f}",
@@ -566,7 +567,7 @@ def concentration(quick: bool) -> Claim:
     are_within_bounds = True
     for K, dominant in cases:
         run = trained(K, EPSILON, dominant)
-        # For each saved state, and for the dominant query and a rare one.
+        # An entry for each saved state and for each kind of query, dominant and rare.
         ratio = run.observed["loss_per_query"] / (1.0 - run.attention) ** 2
         # The least ratio is attained if all other features have equal attention.
         least = 0.5 * K / (K - 1.0)
@@ -621,7 +622,7 @@ def short_prompts(quick: bool) -> Claim:
     K = 6 if quick else 20
     epsilon = 1e-2 if quick else 1e-3
     # A problem that does not reach ε takes thousands of steps, so that a quick audit
-    # leaves one out.
+    # leaves out N = 5K.
     multiples = (1, 20) if quick else (1, 5, 20)
     # A run of `imbalanced` ends at an excess over the least loss. Here the loss itself
     # has to reach ε.

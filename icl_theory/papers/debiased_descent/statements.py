@@ -124,7 +124,7 @@ def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
 
 
 def debiased(d: int, N: int, noise: float) -> float:
-    """Return the loss of a step of descent on centred tokens, with the best length η.
+    """Return the loss of a step of descent on centred tokens with the best step size η.
 
     The step predicts (η/N) Σ y_i (x_i - mean)ᵀx with the mean of the x_i.
     """
@@ -135,7 +135,7 @@ def debiased(d: int, N: int, noise: float) -> float:
 
 
 def prompt_law(N: int) -> PromptLaw:
-    """Return linear attention for prompts of N tokens, d = 5 and σ = 0.1."""
+    """Return the problem of linear attention on prompts of N tokens, d = 5, σ = 0.1."""
     return PromptLaw(np.ones(5), N=N, noise=0.1)
 
 
@@ -310,7 +310,8 @@ class HeadEnds(NamedTuple):
     has_equal_signs: NDArray[np.bool_]  # `equal_signs` of each start, (starts,)
     imbalances: Array  # |Σμ|/Σ|μ| and |Σω|/Σ|ω| at the end, (starts, 2)
     losses: Array  # at the end, (starts,)
-    error: float  # error of interpolation in the least and the largest of the losses
+    # The larger of two errors of interpolation: of the least and of the largest loss.
+    error: float
 
 
 def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
@@ -501,7 +502,7 @@ def near_bayes(quick: bool) -> Claim:
 
 
 def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
-    """Return the losses of the best pair for 40 tokens on prompts of these lengths."""
+    """Return losses on prompts of these lengths, of the pair that is best at N = 40."""
     omega = best_heads(2, 40, quick).omega * PAIR
     output = SoftmaxHeads(heads=2).risk().with_best_output(omega).output
     params = np.concatenate([output, omega])
@@ -510,7 +511,7 @@ def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
 
 
 def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
-    """Return the losses of linear attention for 40 tokens at these prompt lengths.
+    """Return losses of linear attention on prompts of these lengths.
 
     Its matrix Γ is the best one for prompts of 40 tokens. If ``sums`` is False, linear
     attention averages over the tokens. If it is True, linear attention sums over the
@@ -540,7 +541,7 @@ def longer_prompts(quick: bool) -> Claim:
     summed = linear_at_lengths(lengths, sums=True)
     averaged = linear_at_lengths(lengths, sums=False)
     # On the longest prompts the pair is better than on the shortest ones, and linear
-    # attention that sums over tokens is worse than the pair at any length.
+    # attention that sums over tokens is worse than the pair on the shortest ones.
     pair_serves = pair[-1] < pair[0] < summed[-1]
     return Claim.of(
         pair_serves and averaged[-1] < summed[-1],

@@ -1,1 +1,1 @@
-"""Layers of linear attention on data with any covariance, at one to six layers."""
+"""One to six layers of linear attention on data with any covariance."""

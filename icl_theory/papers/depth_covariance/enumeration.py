@@ -62,7 +62,7 @@ def enumerated_loss(
     depth: int,
     noise: float = 0.0,
 ) -> float:
-    """Return the mean loss over normal tokens of the given covariance.
+    """Return the mean loss over prompts of N normal tokens of the given covariance.
 
     The loss has the degree 4L in each entry of the tokens, for which 2L + 1 nodes are
     exact.

@@ -176,7 +176,10 @@ class DepthCovariance(Family):
 
     @cached_property
     def _moments(self) -> tuple[Array, Array]:
-        """Σ and Ω, (d,) each if both are diagonal, else (d, d)."""
+        """Σ and Ω: both as diagonals, (d,), or both as matrices, (d, d).
+
+        They are matrices if at least one of them is given as a matrix.
+        """
         if self.covariance is None:
             covariance = np.arange(1.0, self.d + 1.0) ** -self.decay
         else:

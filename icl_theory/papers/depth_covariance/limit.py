@@ -1,7 +1,7 @@
 r"""The asymptotic loss, for d and N in proportion, by contour integrals.
 
-For a Wishart matrix S of mean I and a fixed matrix A the resolvents have the
-deterministic equivalents
+For a Wishart matrix S of mean I and N degrees of freedom, and a fixed matrix A, the
+resolvents have the deterministic equivalents
 
 .. math:: E(z - SA)^{-1} \simeq G(z) = (z - s(z)A)^{-1}, \qquad
     s(z) = \Bigl[1 - \tfrac1N\mathrm{tr}\,A G(z)\Bigr]^{-1},
@@ -9,10 +9,10 @@ deterministic equivalents
     E(z - SA)^{-1}(z' - AS)^{-1} \simeq \frac{G(z)G(z')}{1 - s(z)s(z')\,v(z, z')},
     \qquad v = \tfrac1N\mathrm{tr}\,A^2G(z)G(z') .
 
-Cauchy's formula turns these equivalents into the means of polynomials of S. This works
-for more layers than the exact means of `DepthRisk` allow. For L layers with the matrix
-Γ, tokens of the covariance Σ and tasks of the second moment Ω, A is
-:math:`\Sigma\Gamma/L` and :math:`\tilde\Omega = \Sigma\Omega`, all diagonal. See
+Cauchy's formula turns these equivalents into the means of polynomials of S. The
+computation works for more layers than the exact means of `DepthRisk` allow. For L
+layers with the matrix Γ, tokens of the covariance Σ and tasks of the second moment Ω,
+A is :math:`\Sigma\Gamma/L` and :math:`\tilde\Omega = \Sigma\Omega`, all diagonal. See
 docs/theory/depth-covariance.md, "The limit".
 """
 
@@ -228,7 +228,7 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     """
 
     def excess(y: float) -> float:
-        """Return Σ a²/(y - a)² - N, which is zero at an end of the spectrum of SA."""
+        """Return Σ a²/(y - a)² - N, zero if z(y) is an end of the spectrum of SA."""
         return float(np.sum((a / (y - a)) ** 2)) - N
 
     def z(y: float) -> float:

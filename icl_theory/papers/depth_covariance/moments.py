@@ -8,9 +8,9 @@ import numpy as np
 
 from icl_theory._validate import Array, argument_error, floats, symmetric
 
-# Bounds on moments. A term of the loss of six layers has twelve moments as factors.
-# Their product, up to 1e240, leaves a margin to the largest float. The lower bound is a
-# choice.
+# Bounds on moments. A term of the loss of six layers has up to 14 moments as factors:
+# 13 times Σ, and Ω. Their product, up to 1e280, is below the largest float. The lower
+# bound is a choice.
 SMALLEST = 1e-30
 LARGEST_MOMENT = 1e20
 # Negative eigenvalues up to this size, relative to d times the largest one, are taken
@@ -136,7 +136,7 @@ def _entries(name: str, value: object, allowed: str) -> Array:
     entries = floats(value)  # None for any value that is no array of real numbers
     if entries is None or entries.ndim not in (1, 2) or entries.size == 0:
         raise argument_error(name, value, allowed)
-    is_square = entries.ndim == 1 or entries.shape[0] == entries.shape[1]
-    if not is_square or not np.isfinite(entries).all():
+    has_allowed_shape = entries.ndim == 1 or entries.shape[0] == entries.shape[1]
+    if not has_allowed_shape or not np.isfinite(entries).all():
         raise argument_error(name, value, allowed)
     return np.array(entries)

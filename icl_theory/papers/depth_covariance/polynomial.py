@@ -1,13 +1,16 @@
 r"""The loss of layers as a polynomial in traces, with its derivatives and rounding.
 
-Let :math:`A = \Sigma^{1/2}\Gamma\Sigma^{1/2}/L` and :math:`\tilde\Omega =
+L layers share the matrix Γ. Prompts have N tokens of the covariance Σ, tasks of the
+second moment Ω, and label noise of the standard deviation σ. Let :math:`A =
+\Sigma^{1/2}\Gamma\Sigma^{1/2}/L` and :math:`\tilde\Omega =
 \Sigma^{1/2}\Omega\Sigma^{1/2}`. The loss depends on :math:`p_n = \mathrm{tr}\,A^n` and
 :math:`q_m = \mathrm{tr}\,\tilde\Omega A^m` alone:
 
 .. math:: \mathcal L = \tfrac12\sum_u P_u \Bigl(\sum_m b_{um} q_m
     + \frac{\sigma^2}{N} c_u\Bigr), \qquad P_u = \prod_n p_n^{e_{un}} .
 
-See docs/theory/depth-covariance.md.
+The coefficients b and c depend on L and N, and the exponents e on L alone. See
+docs/theory/depth-covariance.md.
 """
 
 from __future__ import annotations
@@ -126,8 +129,9 @@ def loss_polynomial(
     if leading:
         trace_count = exponents.sum(axis=1, keepdims=True)
         bias_weights *= orders == trace_count
-        # The noise is a trace of words. The trace that closes a word is of the order d
-        # and comes without a factor 1/N.
+        # The noise is a trace of words. The mean of a word is a product of traces and
+        # of a power of A. The trace of this power is one more p_n, which comes without
+        # a factor 1/N.
         noise_weights *= orders == trace_count - 1
     return LossPolynomial(
         exponents,
@@ -137,9 +141,9 @@ def loss_polynomial(
 
 
 def traces(a: Array, task: Array, degree: int) -> tuple[Array, Array]:
-    """Return p_1 ... p_degree and q_0 ... q_degree of eigenvalues a, (d,).
+    """Return p_1 ... p_degree and q_0 ... q_degree for the eigenvalues a of A, (d,).
 
-    ``task`` is the diagonal of the matrix Ω̃ in the eigenbasis, (d,).
+    ``task`` is the diagonal of the matrix Ω̃ in the eigenbasis of A, (d,).
     """
     powers = eigenvalue_powers(a, degree)
     p = powers[1:].sum(axis=1)

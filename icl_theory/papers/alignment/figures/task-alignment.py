@@ -3,8 +3,8 @@ Test tasks of another covariance
 ================================
 
 Above: the mean test error against the number k of pretraining tasks, in d = 20
-dimensions. Points are means over draws of the tasks, of errors that are exact for each
-draw. Lines are the limit of many dimensions. Below: how far the mean error is above the
+dimensions. Points are means over draws of the tasks; for each draw the error is exact.
+Lines are the limit of many dimensions. Below: how far the mean error is above the
 limit, against the dimension.
 """
 
@@ -54,6 +54,7 @@ def _errors(d: int, draws: int) -> Panel:
         problem = Pretraining(spectrum, N=2 * d, tasks=k, noise=0.1)
         means.append(problem.errors(list(tests.values()), draws).mean(axis=0))
     diversities = np.geomspace(0.1, 10.0, 60)
+    # ``context`` is N/d, which is 2 for the means above, too.
     limits = [
         AlignmentLimit(spectrum, context=2.0, diversity=kappa, noise=0.1)
         for kappa in diversities
@@ -88,11 +89,11 @@ def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
     # A fit to prompts takes about a second at d = 19, so a fifth of the draws must do.
     fits = max(draws // 5, 2)
     # ``prompts`` is the ratio n/d².
-    plain = departures(sizes, fits, prompts=4.0, squares=False)
-    column = departures(sizes, fits, prompts=4.0, squares=True)
+    without_column = departures(sizes, fits, prompts=4.0, squares=False)
+    with_column = departures(sizes, fits, prompts=4.0, squares=True)
     curves = [
-        Curve("with $\\gamma$", sizes, 100.0 * column, style=":", colour=CYCLE[2]),
-        Curve("$n=4d^2$", sizes, 100.0 * plain, style="--", colour=CYCLE[1]),
+        Curve("with $\\gamma$", sizes, 100.0 * with_column, style=":", colour=CYCLE[2]),
+        Curve("$n=4d^2$", sizes, 100.0 * without_column, style="--", colour=CYCLE[1]),
         Curve("$n=\\infty$", sizes, 100.0 * infinite, style="-", colour=CYCLE[0]),
     ]
     return Panel(

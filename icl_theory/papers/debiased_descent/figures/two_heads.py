@@ -55,6 +55,8 @@ def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> 
     over_length = _over_length(two_heads, best_omega, points)
     title = f"$d={d}$, $N={N}$, $\\sigma={noise:g}$"
     scales = ("log", "linear")
+    # Limits of the losses in the panel below. On long prompts summed linear attention
+    # is far above them.
     limits = (0.02, 10.0)
     panels = [
         Panel(over_omega, "ω", "loss", title, scales, legend=True),

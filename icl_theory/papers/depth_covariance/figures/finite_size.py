@@ -18,7 +18,7 @@ from icl_theory.papers.depth_covariance.family import DepthCovariance
 from icl_theory.papers.depth_covariance.statements import departure
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
-# One for each depth, so that the curves can be told apart in grey.
+# A line style for each depth, so that the curves can be told apart in grey.
 STYLES = ("-", "--", "-.", ":")
 # Arguments of `figure` for a quick drawing.
 QUICK = {"sizes": (10, 20), "depths": (1, 2), "deepest": 3}

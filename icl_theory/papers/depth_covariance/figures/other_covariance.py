@@ -20,7 +20,7 @@ from icl_theory.papers.depth_covariance.risk import SymmetricRisk
 from icl_theory.papers.depth_covariance.statements import rotated_covariance
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
-# One for each depth, so that the curves can be told apart in grey.
+# A line style for each depth, so that the curves can be told apart in grey.
 STYLES = ("-", "--", "-.", ":")
 # Arguments of `figure` for a quick drawing.
 QUICK = {"points": 5, "depths": (1, 2)}
