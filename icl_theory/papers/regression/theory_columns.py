@@ -1,7 +1,8 @@
 """Bounds of Theorems 1 and 2 as columns of a sweep.
 
-The theorems bound the number of steps after Phase I, steps - T_I, by a scale times a
-constant, which is fitted on runs.
+T_I is the step at which Phase I ends. The theorems bound steps - T_I by 1 + O(scale).
+The constant of this order is fitted on many runs, and the constant times the scale is
+compared with steps - T_I - 1.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from icl_theory.sweeps.grid import Column, Values
 # The meaning of the verdicts, in the description of their columns.
 VERDICTS = "1 if it holds, 0 if it fails, -1 if its hypotheses fail"
 THEOREMS = (1, 2)
-# A scale below this is near the end of the range of float64. `orderwise` has the same
-# limit, but it is loaded only when it is needed, see `measure`.
+# No verdict is given if the scale is below this number, near the end of the range of
+# float64. The module `orderwise` has the same limit, but it is loaded only when it is
+# needed, see `measure`.
 SMALLEST_SCALE = 1e-290
 
 
@@ -79,9 +81,11 @@ def batch(runs: CountedRuns) -> Values:
         statement = by_name(f"Theorem {number}")
         scale = statement.scale(runs)
         fitted_constant = fitted_constants()[statement.name].highest
-        # Steps over the scale; NaN for runs to which the theorem does not apply.
+        # steps - T_I - 1 over the scale; NaN for runs to which the theorem does not
+        # apply. For one number of steps the least and the largest ratio are equal.
         ratio = measured_ratios(statement, runs).high
         bound = scale * fitted_constant
+        # The theorems are stated for class coordinates, in which scores are trained.
         applies = runs.in_class_coordinates & ~np.isnan(ratio)
         applies &= (scale > SMALLEST_SCALE) & np.isfinite(bound)
         # A ratio may exceed the fitted constant by the factor BOUNDED, which is 2.

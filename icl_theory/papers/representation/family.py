@@ -107,8 +107,8 @@ class DictionaryRisk(WithStart, Risk):
         output_gradient = mean_gradient
         if not self.per_token:
             output_gradient = mean_gradient.sum(axis=-1, keepdims=True)
-        scores = self.attended * self.Z.shape[1]
-        flat_score_gradient = score_gradient.reshape(*output.shape[:-1], scores)
+        score_count = self.attended * self.Z.shape[1]
+        flat_score_gradient = score_gradient.reshape(*output.shape[:-1], score_count)
         return np.concatenate([output_gradient, flat_score_gradient], axis=-1)
 
     def _errors(self, coefficients: Array) -> _PredictionErrors:
@@ -122,7 +122,7 @@ class DictionaryRisk(WithStart, Risk):
         """Return ∂loss/∂b_k = (Z_Nᵀ(Z_N b_k - z_k) + σ²(b_k - c_k))/K, (..., M, K)."""
         K = self.Z.shape[1]
         # Attention on tokens beyond N multiplies labels of zero. The loss does not
-        # depend on this attention, so that the rows of these tokens stay zero.
+        # depend on this attention, so the rows of these tokens stay zero.
         gradient = np.zeros((*errors.deviation.shape[:-2], self.attended, K))
         gradient[..., : self.labelled, :] = (
             self._labelled_Z.T @ errors.residual + self.noise**2 * errors.deviation
@@ -132,9 +132,9 @@ class DictionaryRisk(WithStart, Risk):
     @property
     def per_token(self) -> bool:
         """Whether a head has an output weight for each query, and not one for all."""
-        scores = self.attended * self.Z.shape[1]
+        score_count = self.attended * self.Z.shape[1]
         # A row of parameters has P output weights and then the scores.
-        return self.start.shape[1] > 1 + scores
+        return self.start.shape[1] > 1 + score_count
 
     def coefficients(self, params: ArrayLike) -> Array:
         """Return the weight b of each label in each prediction, (N, K)."""
@@ -201,6 +201,7 @@ class DictionaryRisk(WithStart, Risk):
         losses = np.empty((2, len(targets)))  # by sign and query
         for i, sign in enumerate((1.0, -1.0)):
             for k, target in enumerate(targets):
+                # b = sign · u with u >= 0, so u is fitted to sign · target.
                 _, residual_norm = nnls(system, sign * target)
                 losses[i, k] = 0.5 * residual_norm**2
         if self.per_token:
@@ -219,9 +220,11 @@ class DictionaryRisk(WithStart, Risk):
         The trainer answers all queries of a prompt from the labels of this prompt.
         """
         # `_losses_of_run` holds about four arrays at once that have a number for each
-        # prompt and parameter.
-        numbers = 4.0 * self.start.size
-        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
+        # prompt and parameter. `Sampled` checks that they fit in memory.
+        numbers_per_prompt = 4.0 * self.start.size
+        return Sampled(
+            self.start, self._draw, self._losses_on, batch, seed, numbers_per_prompt
+        )
 
     def _loss(self, coefficients: Array) -> float:
         """Return the loss of the coefficients b, (N, K)."""
@@ -259,18 +262,19 @@ class DictionaryRisk(WithStart, Risk):
 
     def _split(self, params: Array) -> tuple[Array, Array]:
         """Return output weights, (..., H, K), and scores, (..., H, M, K)."""
-        heads = params.shape[:-1]
+        states_and_heads = params.shape[:-1]  # (..., H)
         K = self.Z.shape[1]
-        weights = K if self.per_token else 1  # P, of each head
-        output = np.broadcast_to(params[..., :weights], (*heads, K))
-        return output, params[..., weights:].reshape(*heads, self.attended, K)
+        P = K if self.per_token else 1  # number of output weights of each head
+        output = np.broadcast_to(params[..., :P], (*states_and_heads, K))
+        scores = params[..., P:].reshape(*states_and_heads, self.attended, K)
+        return output, scores
 
     def _heads(self, params: Array) -> tuple[Array, Array]:
         """Return output weights, (..., H, K), and attention, (..., H, M, K)."""
         output, scores = self._split(params)
         # The largest exponent of a query is 0, so that no exponential overflows.
-        weight = np.exp(scores - scores.max(axis=-2, keepdims=True))
-        return output, weight / weight.sum(axis=-2, keepdims=True)
+        exponential = np.exp(scores - scores.max(axis=-2, keepdims=True))
+        return output, exponential / exponential.sum(axis=-2, keepdims=True)
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts, each with a task λ and label noise.
@@ -313,9 +317,9 @@ class DictionaryRisk(WithStart, Risk):
     def _losses_of_run(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the loss of each prompt, (B,), and its gradient, (B, H, P + MK).
 
-        The loss of a prompt is Σ_k e_k²/(2K) with e_k = Σ_h w_hk ȳ_hk - answer_k. The
-        average of the labels is ȳ_hk = Σ_j a_hkj y_j. Its derivative with respect to
-        the score of token j is a_hkj (y_j - ȳ_hk).
+        The loss of a prompt is Σ_k e_k²/(2K) with e_k = Σ_h w_hk ȳ_hk - answer_k. Here
+        ȳ_hk = Σ_j a_hkj y_j is the average of the labels y_j, and its derivative with
+        respect to the score of token j is a_hkj (y_j - ȳ_hk).
         """
         labels, answers = prompts
         output, scores = self._split(params)
@@ -354,9 +358,9 @@ class Representation(Family):
         y_n = \lambda^\top z_n + \sigma\xi_n
 
     A task is a vector λ ~ N(0, I), and the representations :math:`z_k \sim N(0, I/m)`
-    are drawn once. The tokens :math:`v_k` are orthonormal, so that each :math:`Q_h` is
-    a matrix of scores. The loss averages over all K queries. See
-    docs/theory/representation.md.
+    are drawn once. The tokens :math:`v_k` are orthonormal, so that the entries of
+    :math:`Q_h` in this basis are the scores of head h. The loss averages over all K
+    queries. See docs/theory/representation.md.
 
     Parameters
     ----------
@@ -474,12 +478,12 @@ class Representation(Family):
     @property
     def _shape(self) -> tuple[int, int]:
         """Shape of the parameters: a row of output weights and scores for each head."""
-        output_weights = self.K if self.output == "token" else 1
-        scores = self._attended * self.K
-        return self.heads, output_weights + scores
+        output_count = self.K if self.output == "token" else 1
+        score_count = self._attended * self.K
+        return self.heads, output_count + score_count
 
     def describe(self, run: Trajectory) -> None:
-        """Note if there are fewer heads than labels, which is outside the theorems."""
+        """Note if there are fewer heads than labels: the theorems need as many."""
         if self.heads < self.N:
             run.notes["heads"] = (
                 "outside the theorems, as reconstructed:"

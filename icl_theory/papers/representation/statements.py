@@ -29,7 +29,7 @@ SOURCE = "Yang, Huang, Liang, Chi 2024, {}"
 # token, and noisy answers.
 PUBLISHED = Representation(sees="labelled", output="token", answers="labels")
 # A smaller problem, for quick audits. Few numbers are trained for few steps, so that
-# taking every step is faster than skipping.
+# taking every step is faster than skipping steps.
 SMALL = PUBLISHED.changed(K=5, m=3, method="exact")
 # Three excesses over the floor, each a hundredth of the one before it. They are small,
 # because convergence is linear only near the minimum.
@@ -126,17 +126,17 @@ def ridge_regression(quick: bool) -> Claim:
     base = SMALL if quick else PUBLISHED
     problems = [base.changed(N=N, heads=N, above=1e-9) for N in lengths]
     errors = [learnt_errors(problem) for problem in problems]
-    labelled = max(error.labelled for error in errors)
-    unlabelled = max(error.unlabelled for error in errors)
+    labelled_error = max(error.labelled for error in errors)
+    unlabelled_error = max(error.unlabelled for error in errors)
     floors = [error.floor for error in errors]
     return Claim.of(
         # An error δ of the coefficients costs at least σ²|δ|²/(2K). Runs stop 1e-9
         # above the floor, so |δ| is at most √(2K 1e-9)/σ = 5e-4 for K = 12, σ = 0.3.
-        max(labelled, unlabelled) < 1e-3,
+        max(labelled_error, unlabelled_error) < 1e-3,
         f"K = {base.K}, m = {base.m}, σ = {base.noise:g}, N = {listed(lengths)} labels"
         " and heads",
-        f"weights of labels off by at most {labelled:.0e} on tokens with labels,"
-        f" {unlabelled:.0e} on the others; loss {listed(floors, '.4f')}",
+        f"weights of labels off by at most {labelled_error:.0e} on tokens with labels,"
+        f" {unlabelled_error:.0e} on the others; loss {listed(floors, '.4f')}",
     )
 
 
@@ -162,8 +162,8 @@ def constructed_heads(coefficients: Array) -> Array:
 def excess_of_construction(problem: Representation) -> float:
     """Return the relative difference of the losses of two heads and ridge regression.
 
-    The two heads are constructed. They have the coefficients of ridge regression, so
-    that the difference consists of rounding errors alone.
+    The two heads are those of `constructed_heads` for the coefficients of ridge
+    regression, so that the difference consists of rounding errors alone.
     """
     risk = problem.changed(heads=2).risk()
     return abs(risk.loss(constructed_heads(risk.ridge)) / risk.floor() - 1.0)
@@ -192,28 +192,30 @@ def labels_alone(quick: bool) -> Claim:
     seeds = (0,) if quick else range(3)
     method = "fast" if quick else "auto"  # "fast" skips steps
     constructed_excesses = []
-    per_token = []
-    per_head = []
+    per_token_excesses = []
+    per_head_excesses = []
     for seed in seeds:
         problem = PUBLISHED.changed(above=1e-8, seed=seed, method=method)
         constructed_excesses.append(excess_of_construction(problem))
         # Both runs are compared with ridge regression, the floor of the paper's model.
         ridge_loss = problem.risk().floor()
-        per_token.append(excess_over(ridge_loss, run_of_published(seed, method)))
-        one_weight = problem.changed(output="head").simulate()
-        per_head.append(excess_over(ridge_loss, one_weight))
-    constructed = max(constructed_excesses)
+        per_token = run_of_published(seed, method)
+        per_token_excesses.append(excess_over(ridge_loss, per_token))
+        per_head = problem.changed(output="head").simulate()
+        per_head_excesses.append(excess_over(ridge_loss, per_head))
+    constructed_excess = max(constructed_excesses)
     # Runs stop at a loss 1e-8 above the loss of ridge regression. As ridge regression
     # has a loss of about 0.1 or more, the relative excess is about 1e-7 or less. With
     # one output weight a head the excess is 25 % or more.
-    reaches_ridge = constructed < 1e-12 and max(per_token) < 2e-7
+    reaches_ridge = constructed_excess < 1e-12 and max(per_token_excesses) < 2e-7
     return Claim.of(
-        reaches_ridge and min(per_head) > 0.1,
+        reaches_ridge and min(per_head_excesses) > 0.1,
         f"K = {PUBLISHED.K}, m = {PUBLISHED.m}, N = H = {PUBLISHED.N}, σ ="
         f" {PUBLISHED.noise:g}, {len(seeds)} dictionaries",
         "loss above that of ridge regression: weights of head and token"
-        f" {span(per_token, '.1e')} trained, within {decade(constructed)} with two"
-        f" heads by construction; one weight a head {span(per_head, '.0%')} trained",
+        f" {span(per_token_excesses, '.1e')} trained, within"
+        f" {decade(constructed_excess)} with two heads by construction; one weight a"
+        f" head {span(per_head_excesses, '.0%')} trained",
         "holds with an output weight for each head and token; not with one a head,"
         " which gives all queries one sum of weights",
     )
@@ -244,8 +246,8 @@ def need_of_heads(quick: bool) -> Claim:
             "holds; two heads could represent ridge regression, but descent stalls"
             " before"
         )
-    # The floor of one head is 38 % higher than ridge regression. Any smaller bound well
-    # above rounding would do.
+    # The floor of one head is 38 % higher than the loss of ridge regression, which is
+    # the floor of four heads. The 20 % could be any smaller number well above rounding.
     single_is_worse = single_floor > 1.2 * four_head_run.floor
     return Claim.of(
         single_is_worse
@@ -331,7 +333,8 @@ def features_and_labels(quick: bool) -> Claim:
     rng = np.random.default_rng(0)
     dictionaries = rng.normal(size=(draws, m, K))
     comparisons = [[compare_ridges(Z, N, tau) for N in lengths] for Z in dictionaries]
-    # Means over dictionaries of the fields of `RidgeComparison`, (N values,) each.
+    # Means over dictionaries of the fields of `RidgeComparison`, with an entry for each
+    # of the ``lengths``.
     gaps, learnt_errors, best_errors = np.array(comparisons).mean(axis=0).T
     excess = best_errors / learnt_errors - 1.0
     # The falls of the gap from each N to the next one towards N = m, for N below m and

@@ -47,8 +47,8 @@ from icl_theory.tokens.gaussian import next_power_of_two, normal
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 ATTENTION = ("softmax", "erf", "linear")
-# Largest spacing of the nodes of a normal variable, in standard deviations. It is used
-# if scores are small, and is a cautious choice.
+# Largest spacing of the nodes of a normal variable, in standard deviations. This
+# cautious spacing is used if scores are small; larger scores need closer nodes.
 LARGEST_STEP = 0.25
 # A generous bound on the numbers that a `TokenRisk` holds in memory for each node.
 NUMBERS_OF_NODE = 2000
@@ -270,8 +270,9 @@ class SeparateRisk(WithStart, Risk):
         """
         from scipy.special import erf  # slow to load
 
-        # Nodes and weights of the trapezoid rule with this step, which has an error of
-        # e^-40 for erf².
+        # On the line Im x = y, erf² times the normal density is of the order
+        # e^((1 + 4(λγ)²) y²/2), with γ = ``spread``. So the trapezoid rule with this
+        # step has an error of e^(-2π²/0.7²) = e^-40.
         x, probs = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
         s = scale * (mean + spread * x)
         if self.problem.attention == "linear":
@@ -367,14 +368,15 @@ class SoftmaxRisk(WithStart, Risk):
         # The losses with the targets γ and 0 are E[(o - γ)²]/2 and E[o²]/2. The four
         # queries are the two targets, each with the informative token first or later.
         gamma_loss, zero_loss = moments.loss.reshape(2, 2) @ first_or_later
-        # -γE[o], which is -γ² times the mean attention on the informative token
-        overlap = gamma_loss - zero_loss - 0.5 * g2
+        # The cross term of E[(o - γ)²]/2, which is -γE[o], or -γ² times the mean
+        # attention on the informative token.
+        cross_term = gamma_loss - zero_loss - 0.5 * g2
         # |v|² E[o²]/2 - νγE[o] + E[y²]/2
-        loss = v_square * zero_loss + nu * overlap + 0.5 * (g2 + p.noise**2)
+        loss = v_square * zero_loss + nu * cross_term + 0.5 * (g2 + p.noise**2)
 
         # A name by_z is the derivative of the loss with respect to z. The loss depends
-        # on ``gamma_loss`` and ``zero_loss`` through ``overlap``, and on ``zero_loss``
-        # also directly.
+        # on ``gamma_loss`` and ``zero_loss`` through ``cross_term``, and on
+        # ``zero_loss`` also directly.
         by_losses = [nu, v_square - nu]
         by_moment = np.outer(by_losses, first_or_later).ravel()  # (4,)
         # The index u is for nodes, q for queries, and p for the parameters (r, κ, b) of
@@ -387,7 +389,7 @@ class SoftmaxRisk(WithStart, Risk):
         by_k = np.zeros(2)
         if r:
             by_k = by_r * np.array([kappa, kappa_across]) / r
-        by_v = 2.0 * zero_loss * np.array([nu, nu_across]) + [overlap, 0.0]
+        by_v = 2.0 * zero_loss * np.array([nu, nu_across]) + [cross_term, 0.0]
         return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
     # The cache helps because many steps of descent use the same nodes. All risks share
@@ -403,8 +405,9 @@ class SoftmaxRisk(WithStart, Risk):
         position, and the second query has it in a later position.
         """
         p = self.problem
-        # Weights grow like e^(r x) or e^(r γ x) with the score r x or r γ x. With this
-        # step the trapezoid rule has an error of e^-30 for them.
+        # A weight is w = e^(c x), with c = r or rγ, at most ``largest``. The moments
+        # contain means of e^(-s w) over x for numbers s. For such a mean the trapezoid
+        # rule with the step h has an error of e^(-π²/(c h)), at most e^-30 here.
         x, probs = normal(min(LARGEST_STEP, math.pi**2 / (30.0 * largest)))
         check_fits("N", f"{x.size} nodes", 8.0 * NUMBERS_OF_NODE * x.size)
         zeros = np.zeros(x.size)
@@ -594,7 +597,8 @@ class SingleLocation(Family):
     def _refuse_for_softmax(self) -> None:
         """Refuse a parameter that is for vectors k and v of the length 1.
 
-        Softmax trains the lengths of k and v, and takes only the defaults.
+        Softmax trains the lengths of k and v, so these parameters must have their
+        defaults.
         """
         for name in ("scale_decay", "projection"):
             default = self.parameters()[name].default
@@ -674,8 +678,10 @@ class SingleLocation(Family):
         if self._on_sphere:
             return start
         zero_bias = 0.0
-        free = ON_MANIFOLD @ np.append(start, zero_bias)
-        return free if self.attention == "softmax" else free[:4]
+        free_coordinates = ON_MANIFOLD @ np.append(start, zero_bias)
+        if self.attention == "softmax":
+            return free_coordinates
+        return free_coordinates[:4]  # without the bias
 
     def sampled(self, batch: int, seed: int = 0) -> LocationTrainer:
         """Return the trainer on sampled prompts, in all d dimensions.
@@ -688,8 +694,8 @@ class SingleLocation(Family):
     def _whole_start(self) -> Array:
         """Return the parameters at step 0 in all d dimensions.
 
-        The two further axes of k and v become the axes 2 and 3, which the isotropic law
-        of the tokens allows.
+        The risk has k and v in four coordinates. The two axes besides k* and v* become
+        the axes 2 and 3, as the law of the tokens prefers none of the d - 2 axes.
         """
         reduced = np.array(self.risk().initial)
         if self.attention == "softmax":

@@ -29,7 +29,7 @@ class Prompts(NamedTuple):
     """B prompts of N tokens in D dimensions. The first two axes are k* and v*."""
 
     tokens: Array  # (B, N, D)
-    label: Array  # (B,)
+    label: Array  # of each prompt, (B,)
     scale: Array  # the factor λ of the scores, (B,)
 
 
@@ -85,10 +85,10 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """Generous bound on the numbers that a prompt takes in memory.
+        """Generous bound on how many numbers a prompt takes in memory.
 
-        The numbers are three copies of N tokens, each with its score, value, weight and
-        derivative.
+        It allows for three copies of N tokens, each token with its score, value, weight
+        and derivative.
         """
         return 3.0 * self.problem.N * (self.dimension + 4.0)
 
@@ -103,7 +103,8 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         p = self.problem
         rows = np.arange(size)
         tokens = rng.normal(size=(size, p.N, self.dimension))
-        # The position of the informative token: the first one, or any other.
+        # The informative token is in the first position, or else in any other position
+        # with equal probabilities.
         is_first = rng.random(size) < p.chance
         place = np.where(is_first, 0, rng.integers(1, p.N, size))
         # The mean of the informative token is along k*, axis 0, and its label is read
@@ -126,9 +127,9 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts, and its gradient."""
-        # ``params`` and ``prompts`` belong to one run.
-        losses, gradients = self.evaluate_runs(params[None], prompts)
-        return float(losses[0]), gradients[0]
+        # `evaluate_runs` gets one run, and returns arrays with one entry.
+        mean_losses, gradients = self.evaluate_runs(params[None], prompts)
+        return float(mean_losses[0]), gradients[0]
 
     def evaluate_runs(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, (R,) and (R, ...).
@@ -137,7 +138,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         """
         vectors = self._vectors(params)
         errors, attended, tokens = self._forward(vectors, prompts)
-        losses = 0.5 * np.mean(errors**2, axis=1)
+        mean_losses = 0.5 * np.mean(errors**2, axis=1)
 
         # A name by_z is the derivative of the mean loss of a run with respect to z. The
         # mean is over the B prompts of the run.
@@ -150,13 +151,13 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         if not self._trains_directions:
             by_bias = by_score[:, :, 0].sum(axis=1)
             flat = by_k_and_v.reshape(len(params), -1)
-            return losses, np.column_stack([flat, by_bias])
+            return mean_losses, np.column_stack([flat, by_bias])
         # A change along a vector does not turn it, so this part of the derivatives is
         # removed.
         unit = vectors.k_and_v
         along = np.sum(by_k_and_v * unit, axis=2, keepdims=True)
         lengths = np.linalg.norm(params, axis=2, keepdims=True)
-        return losses, (by_k_and_v - along * unit) / lengths
+        return mean_losses, (by_k_and_v - along * unit) / lengths
 
     def _vectors(self, params: Array) -> _Vectors:
         """Return k, v and the bias of each run for the parameters of R runs, (R, ...).

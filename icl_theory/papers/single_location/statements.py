@@ -105,7 +105,7 @@ def off_the_manifold(quick: bool) -> Claim:
     """erf: from anywhere on the spheres descent ends at (k*, v*), up to signs, or with
     k and v in swapped roles
     """
-    # After 1e5 steps, the runs that escape late have not yet reached the loss of their
+    # Some runs escape late. After 1e5 steps they have not yet reached the loss of their
     # end. The two starts of the quick audit need fewer steps.
     steps = 2 * 10**4 if quick else 10**6
     base = PUBLISHED.changed(start="sphere", max_steps=steps)
@@ -123,20 +123,20 @@ def off_the_manifold(quick: bool) -> Claim:
     swapped_loss = losses[~has_right_roles].max(initial=0.0)
     all_end_at_either = bool((has_right_roles | has_swapped_roles).all())
     some_end_at_each = bool(has_right_roles.any() and not has_right_roles.all())
-    right = has_right_roles.sum()
+    right_count = has_right_roles.sum()
     return Claim.of(
         all_end_at_either and some_end_at_each,
         f"N = 10, snr = 200, γ = 0.71, λ = 0.1, d = 400, {len(runs)} starts,"
         f" {steps:.0e} steps",
-        f"v = ±v* in {right}, loss {right_loss:.4f}; k = ±v* in {len(runs) - right},"
-        f" loss {swapped_loss:.4f}",
-        f"holds only from {right} of {len(runs)} starts: off the manifold k and v may"
-        " swap their roles",
+        f"v = ±v* in {right_count}, loss {right_loss:.4f};"
+        f" k = ±v* in {len(runs) - right_count}, loss {swapped_loss:.4f}",
+        f"holds only from {right_count} of {len(runs)} starts: off the manifold k and v"
+        " may swap their roles",
     )
 
 
 def least_erf(problem: SingleLocation) -> float:
-    """Return the least loss over λ with k = k* and v = v*.
+    """Return the least loss of erf attention over λ, with k = k* and v = v*.
 
     The search is over λ from e^-7 to e^2, cautious bounds around the best λ of all
     problems in this module.
@@ -168,7 +168,8 @@ def least_linear(problem: SingleLocation) -> float:
     other_tokens = problem.N - 1.0
     # Second moments of ΣV and ΣsV, and their mean products with the label, which is the
     # value of the informative token plus noise. All values have the mean zero and are
-    # independent of the scores.
+    # independent of the scores, so the moments of the tokens add up. A token without
+    # information has the identity as its moments.
     informative_moments = variance * np.array(
         [[1.0, mean_score], [mean_score, mean_score * mean_score + variance]]
     )
@@ -234,23 +235,24 @@ def against_others(quick: bool) -> Claim:
     """
     signals = (16.0, 32.0) if quick else (8.0, 16.0, 32.0, 64.0)
     problems = [SingleLocation(snr=snr) for snr in signals]
-    softmax = [least_softmax(problem) for problem in problems]
-    erf = [least_erf(problem) for problem in problems]
-    linear = [least_linear(problem) for problem in problems]
+    softmax_losses = [least_softmax(problem) for problem in problems]
+    erf_losses = [least_erf(problem) for problem in problems]
+    linear_losses = [least_linear(problem) for problem in problems]
 
     def exponent(losses: list[float]) -> float:
         """Return b of a loss ~ snr^b, from the last two signals."""
         # The last signal is twice the one before it.
         return math.log(losses[-1] / losses[-2]) / math.log(2.0)
 
-    # An exponential fall has an exponent that grows in size with the signal. The last
-    # doubling of the signal divides the loss of softmax by 60 or more, so that its
-    # exponent is below -5.9.
+    # If a loss falls exponentially, the local exponent b grows in size with the signal.
+    # The last doubling of the signal divides the loss of softmax by 60 or more, so that
+    # its exponent is below -5.9.
     return Claim.of(
-        exponent(softmax) < -4.0 and min(exponent(erf), exponent(linear)) > -1.0,
+        exponent(softmax_losses) < -4.0
+        and min(exponent(erf_losses), exponent(linear_losses)) > -1.0,
         f"N = 10, γ = 1, snr = {listed(signals, 'g')}",
-        f"softmax {listed(softmax, '.1e')}, erf {listed(erf, '.2f')},"
-        f" linear {listed(linear, '.2f')}",
+        f"softmax {listed(softmax_losses, '.1e')}, erf {listed(erf_losses, '.2f')},"
+        f" linear {listed(linear_losses, '.2f')}",
     )
 
 
@@ -273,7 +275,7 @@ def positions(quick: bool) -> Claim:
             distances.append(float(np.abs(end - problem.bayes()).max()))
     return Claim.of(
         # `minimum` ends at a gradient of 1e-9. At this gradient the parameters still
-        # have an error.
+        # have an error, for which the bound leaves room.
         max(distances) < 1e-5,
         f"N = {N}, snr = {snr:g}, first position with probability {listed(shares)};"
         " from"

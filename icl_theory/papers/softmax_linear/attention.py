@@ -49,8 +49,8 @@ NORMAL_STEP = 0.3
 # Scores are cut off where their normal density has fallen to e^(-½ · 80) / N³ =
 # 4e-18 / N³ of its maximum.
 TAIL_EXPONENT = 80.0
-# The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The missing
-# part of the integral is of the order e^-40, relative to a moment.
+# The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The part of
+# the integral that is left out is of the order e^-40, relative to a moment.
 LOWEST_EXPONENT = -20.0
 # The integral ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) =
 # 3e-65.
@@ -82,7 +82,7 @@ class WeightMoments(NamedTuple):
     squares_twice : float
         :math:`S_{22} = E(\sum_i p_i^2)^2`.
     error : float
-        Estimated relative error, the largest of the three moments.
+        Estimated relative error: the largest one of the three moments' errors.
     """
 
     squares: float
@@ -200,8 +200,8 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     log_phi0 = _log_phi0(s_e_t, decay, normal)
     all_but_one = np.exp((N - 1) * log_phi0)  # φ_0^(N - 1)
     all_but_two = np.exp((N - 2) * log_phi0)  # φ_0^(N - 2)
-    # In a long prompt both powers underflow to zero for most s, and the integrands are
-    # zero with them.
+    # In a long prompt both powers underflow to zero for most s. Each term of the
+    # integrands has one of them as a factor, and is then zero.
     is_positive = all_but_two > 0.0
     s_e_t = s_e_t[is_positive]
     all_but_one = all_but_one[is_positive]

@@ -34,8 +34,8 @@ from icl_theory.papers.softmax_linear.attention import (
 # The length r of a whitened query is integrated over √d ± REACH. All other lengths
 # together have a probability below 1e-20, for every d.
 REACH = 8.5
-# Nodes of the Gauss-Legendre rule over the length of a query. They are enough for an
-# error of 1e-11.
+# Number of nodes of the Gauss-Legendre rule over the length of a whitened query. They
+# are enough for an error of 1e-11.
 LENGTH_NODES = 40
 # The lower end of the search for the least risk, as a value of a√d, the standard
 # deviation of the scores of a query of typical length. The best a√d is about 1 in high
@@ -71,27 +71,27 @@ class HeadRisk:
     r"""The risk of a softmax head on in-context regression with whitened scores.
 
     Tokens and query are normal with the covariance Σ, tasks are standard normal, and
-    labels have the noise σ. The prediction is :math:`b\sum_i p_iy_i` with :math:`p
-    \propto e^{a\,x_i^\top\Sigma^{-1}x}`. With c = ab and :math:`\rho = r^2/d`,
+    labels have the noise σ. The prediction for the query x is :math:`b\sum_i p_iy_i`
+    with :math:`p_i \propto e^{a\,x_i^\top\Sigma^{-1}x}`. With c = ab, the length r of
+    the whitened query and :math:`\rho = r^2/d`,
 
     .. math:: \frac{2\mathcal R_N}{\mathrm{tr}\,\Sigma} = (c - 1)^2
         + b^2\Bigl(1 + \frac{\sigma^2}{\mathrm{tr}\,\Sigma}\Bigr)E S_2
         + c^2E(S_2 - 6S_3 + 6S_{22})\rho - 2c(c - 1)E S_2\rho ,
 
-    with the moments of `weight_moments` at the score variance :math:`v = a^2r^2`, and
-    r² of the χ² law with d degrees of freedom.
+    with the moments of `weight_moments` at the score variance :math:`v = a^2r^2`. The
+    means E are over r, and r² has the χ² law with d degrees of freedom.
 
     Parameters
     ----------
     d, N : int
-        Dimension, and pairs in a prompt.
+        Dimension of the tokens, and number of pairs in a prompt.
     noise : float
         Standard deviation σ of the label noise, label units.
     trace : float, optional
         tr Σ; by default d, for Σ = I.
     nodes : int, optional
-        Nodes of the integral over the length r of the whitened query; with 40 it is
-        exact to 1e-11.
+        Number of nodes of the integral over r; with 40 it is exact to 1e-11.
 
     Raises
     ------
@@ -258,9 +258,8 @@ def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
     # The Gauss-Legendre rule is for [-1, 1].
     points, weights = np.polynomial.legendre.leggauss(nodes)
     lengths = low + 0.5 * (high - low) * (points + 1.0)
-    # The density of χ_d is proportional to r^(d - 1) e^(-r²/2). The largest value is
-    # divided out, so that the density cannot overflow. The sum below normalises the
-    # density.
+    # The density of χ_d is proportional to r^(d - 1) e^(-r²/2). It is divided by its
+    # largest value, so that it cannot overflow, and then by its sum over the nodes.
     log_density = (d - 1.0) * np.log(lengths) - 0.5 * lengths**2
     probability = weights * np.exp(log_density - log_density.max())
     probability /= probability.sum()

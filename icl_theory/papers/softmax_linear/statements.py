@@ -62,7 +62,8 @@ def random_attention(
     )
     u = rng.normal(size=d)
     variance = float(u @ attention.covariance @ u)
-    # At variances above 1 the grid of `by_grid` would have to be finer.
+    # At variances above 1 the grid of `by_grid` would have to be finer, because weights
+    # then vary more from node to node.
     wanted_variance = rng.uniform(0.05, 1.0)
     return attention, u * math.sqrt(wanted_variance / variance)
 
@@ -185,7 +186,7 @@ def samples(quick: bool) -> Claim:
     """
     rng = np.random.default_rng(1)
     prompts = 10_000 if quick else 100_000
-    largest = 0.0
+    largest_z = 0.0
     sizes = ((3, 8), (5, 40))
     for d, N in sizes:
         attention, direction = random_attention(rng, d)
@@ -196,11 +197,11 @@ def samples(quick: bool) -> Claim:
         # The distance of the mean of the samples from the exact mean, in standard
         # errors.
         z = deviations(sampled, attention.error(u, N))
-        largest = max(largest, float(z))
+        largest_z = max(largest_z, float(z))
     return Claim.of(
-        largest < MOST_STANDARD_ERRORS,
+        largest_z < MOST_STANDARD_ERRORS,
         f"(d, N) = {listed(sizes)}, {prompts:,} prompts each",
-        f"largest |z| {largest:.1f}",
+        f"largest |z| {largest_z:.1f}",
     )
 
 
@@ -227,21 +228,22 @@ def usable(quick: bool) -> Claim:
     """the leading error e^v/N is right to 1 % from about 200 e^(2v) tokens on"""
     variances = (0.5, 1.0, 2.0, 4.0)
     allowed = 0.01
-    needed = []
-    expected = []
+    needed_tokens = []
+    expected_tokens = []
     for variance in variances:
-        needed.append(_tokens_needed(variance, allowed))
+        needed_tokens.append(_tokens_needed(variance, allowed))
         # S₂ = e^v/N [1 - (2e^(2v) - 3e^v + 1)/N + ...], see
         # docs/theory/softmax-limit.md.
         exp_v = math.exp(variance)
-        expected.append((2.0 * exp_v**2 - 3.0 * exp_v + 1.0) / allowed)
-    ratios = np.array(needed) / expected
-    # The orders that `expected` leaves out matter most for large v, where the ratio is
-    # 0.84. Both bounds are cautious.
+        expected_tokens.append((2.0 * exp_v**2 - 3.0 * exp_v + 1.0) / allowed)
+    ratios = np.array(needed_tokens) / expected_tokens
+    # The orders of 1/N that are left out in ``expected_tokens`` matter most for large
+    # v, where the ratio is 0.84. Both bounds are cautious.
     return Claim.of(
         bool((ratios > 0.5).all() and (ratios < 1.1).all()),
         f"least N with S₂ within 1 % of e^v/N; v = {listed(variances)}",
-        f"N = {listed(needed, ',')}; to second order {listed(expected, ',.0f')}",
+        f"N = {listed(needed_tokens, ',')}; to second order"
+        f" {listed(expected_tokens, ',.0f')}",
     )
 
 
@@ -278,8 +280,8 @@ def over_queries(quick: bool) -> Claim:
     """
     lengths = np.array([10**3, 10**4] if quick else [10**10, 10**12, 10**14])
     lambdas = (0.2, 0.8) if quick else (0.2, 1.0, 3.0)
-    # With the scale a = λ^½ in one dimension the score of a token t is λ^½ z t for the
-    # query z, and has the variance v = λz².
+    # In one dimension, with a = λ^½ and Σ = 1, the score of a token t for the query z
+    # is λ^½ z t, and has the variance v = λz².
     exponents = []
     for lambda_ in lambdas:
         # The error for a query is of the order of its S₂, so the mean of S₂ over
@@ -315,7 +317,8 @@ def regression(quick: bool) -> Errors:
         N = int(rng.integers(1, 200))
         noise = float(rng.uniform())
         risk = HeadRisk(d, N, noise)
-        # E r² = d, so that the variance a²r² of the scores has a mean of up to 1.
+        # The whitened query has a length r with E r² = d, so that the variance a²r² of
+        # the scores has a mean of up to 1.
         a = float(rng.uniform(0.05, 1.0)) / math.sqrt(d)
         b = float(rng.uniform(-1.0, 3.0))  # any output weight
         # The parameters of one head are (b, a). The start of the risk is not used.
@@ -423,14 +426,14 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
         velocity,
         (0.0, time),
         np.array([start / math.sqrt(d), start]),
-        # A flow along the valley ab = 1 is stiff. LSODA is made for stiff equations. A
-        # short flow is not yet in the valley.
+        # A flow along the valley ab = 1 is stiff, and LSODA is made for stiff
+        # equations. A short flow does not reach the valley, so RK45 is good enough.
         method="RK45" if is_coarse else "LSODA",
         t_eval=[time],
         rtol=accuracy,
         atol=0.01 * accuracy,
-        # For a short time one step is often accurate enough, so that the whole time is
-        # tried first.
+        # For a short time one step is often accurate enough, so the first step that is
+        # tried is the whole time.
         first_step=time if is_coarse else None,
     )
     a, b = solution.y[:, -1]

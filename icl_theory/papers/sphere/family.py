@@ -37,8 +37,9 @@ from icl_theory.families.parameters import (
 )
 from icl_theory.tokens.sphere import SphereRisk
 
-# Largest L of cosine tasks; a cautious choice. For larger L their kernel e^(-L²(1 - c))
-# falls faster from c = 1, and its expansion in polynomials of c needs higher degrees.
+# Largest L of cosine tasks; a cautious choice. The larger L is, the faster their kernel
+# e^(-L²(1 - c)) falls from c = 1, and the higher are the degrees that its expansion in
+# polynomials of c needs.
 LARGEST_L_OF_COSINE = 20.0
 # `Sphere.stable_rate` takes the largest curvature at this many values of κ. It need not
 # be the exact maximum, because descent diverges only at about twice the rate.
@@ -51,8 +52,8 @@ def kernel(task: str, L: float, c: Array) -> Array:
     .. math:: k(c) = L^2 c, \qquad k(c) = e^{-L^2(1 - c)}, \qquad
         k(c) = \frac{L^2}\pi \bigl(\sqrt{1 - c^2} + (\pi - \arccos c)\,c\bigr)
 
-    for linear, cosine and ReLU tasks, with the functions f of `Sphere`. All of them
-    have the slope :math:`k'(1) = L^2`.
+    for linear, cosine and ReLU tasks, with the functions f of `Sphere`. All three
+    kernels have the slope :math:`k'(1) = L^2`.
     """
     if task == "linear":
         return L**2 * c
@@ -152,7 +153,10 @@ class Sphere(Family):
     predicted = LazyMethod("icl_theory.papers.sphere.statements:predicted")
 
     def validate(self) -> None:
-        """Build the risk, which finds the best κ."""
+        """Refuse a start or an L out of range, and build the risk.
+
+        The risk finds the best κ when it is built.
+        """
         if not isinstance(self.start, float):
             # A start may be an array of one number. It is then replaced by this number.
             kappa = checked_start(self.start, (1,))[0]
@@ -172,10 +176,11 @@ class Sphere(Family):
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best κ.
 
-        With this rate a step of descent from the start does not pass the best κ. The
+        With this rate no step of descent from the start passes the best κ. The
         largest curvature is sought at 17 points between the start and the best κ.
         """
-        # A single pair gets all the attention at any κ, so the loss is flat.
+        # A single pair gets all the attention at any κ, so the loss is flat, and any
+        # rate is stable.
         if self.N == 1:
             return 1.0
         risk = self.risk()
@@ -190,8 +195,8 @@ class Sphere(Family):
     def describe(self, run: Trajectory) -> None:
         """Note which κ is best, and how well the least loss is known."""
         risk = self.risk()
-        # ``risk.error`` is the change of the loss if the integral is computed with
-        # twice as many nodes.
+        # ``risk.error`` is the relative change of the least loss if the integral is
+        # computed with twice as many nodes.
         run.notes["best"] = (
             f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss"
             " by twice the nodes"

@@ -1,7 +1,7 @@
 """Which tokens softmax attention selects, as a family.
 
-Inputs are fixed and the loss falls with the margin, so that scores grow without bound
-and attention comes to rest on one token of each input. `TokenSelection` draws a
+Inputs are fixed. With a loss that falls with the margin, scores grow without bound, and
+attention comes to rest on one token of each input. `TokenSelection` draws a
 problem, and `SelectionRisk` is its loss as a function of the scores. The scores are
 linear in a vector p or a matrix W, and `hard_margin` computes the direction in which
 theorems predict that p or W grows.
@@ -127,9 +127,9 @@ class SelectionRisk(Samplable[Inputs]):
         values = np.broadcast_to(self.values, params.shape)
         most_attended = np.argmax(attention, axis=-1)[..., None]
         base = np.take_along_axis(values, most_attended, axis=-1)  # (..., n, 1)
-        # Where one token has almost all attention, the output differs from its value by
-        # less than rounding. Sums of differences from that value keep their digits,
-        # even if they are small.
+        # If one token has almost all attention, the output differs from the value of
+        # this token, ``base``, by less than rounding. Sums of differences from ``base``
+        # keep their digits, even if they are small.
         relative = values - base
         shift = np.sum(attention * relative, axis=-1, keepdims=True)
         output = base + shift
@@ -494,7 +494,7 @@ class TokenSelection(Family):
     def _is_joint_or_relu(self) -> bool:
         """Whether the head is trained or has a ReLU.
 
-        If so, fixed values of the tokens and the attention do not determine the loss.
+        If so, tokens have no fixed values that determine the loss with the attention.
         """
         return self._trains_head or self.head == "relu"
 
@@ -741,8 +741,8 @@ class TokenSelection(Family):
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
         # Changes of coordinates are wrapped around a risk whose parameters are the
-        # scores of all tokens, input after input. In a `JointRisk` the head follows
-        # them.
+        # scores of all tokens, input after input. In a `JointRisk` the scores are
+        # followed by the head.
         checked = risk._checked(params)
         scores_and_head = core_params(risk, checked).ravel()
         scores = scores_and_head[: self.n * self.T].reshape(self.n, self.T)
@@ -775,19 +775,19 @@ class TokenSelection(Family):
             The p or W of least norm that selects these tokens with the margin 1, or
             None if no p or W does.
         """
-        tokens = self._one_of_each(selected)
-        return hard_margin(lead(self.drawn.features, tokens))
+        indices = self._one_of_each(selected)
+        return hard_margin(lead(self.drawn.features, indices))
 
     def _one_of_each(self, selected: ArrayLike) -> NDArray[np.intp]:
-        """Return checked indices of one token for each input."""
-        tokens = real_array("selected", selected, 1)
-        if len(tokens) != self.n or not np.isin(tokens, np.arange(self.T)).all():
+        """Return the index of the selected token of each input, after a check."""
+        indices = real_array("selected", selected, 1)
+        if len(indices) != self.n or not np.isin(indices, np.arange(self.T)).all():
             raise argument_error(
                 "selected",
                 selected,
                 f"{self.n} integers from 0 to {self.T - 1}, one for each input",
             )
-        return tokens.astype(np.intp)
+        return indices.astype(np.intp)
 
     def is_local(self, selected: ArrayLike, slack: float = LOCAL_SLACK) -> bool:
         """Whether the selected tokens, one of each input, are locally optimal.
@@ -798,18 +798,20 @@ class TokenSelection(Family):
         trained, this method uses the values at step 0; the column ``local`` of a run
         uses the values at the end.
         """
-        tokens = self._one_of_each(selected)
+        indices = self._one_of_each(selected)
         slack = number("slack", slack, zero=True)
-        return self._is_local(tokens, self._values_at(self.drawn.start), slack)
+        return self._is_local(indices, self._values_at(self.drawn.start), slack)
 
-    def _is_local(self, tokens: NDArray[np.intp], values: Array, slack: float) -> bool:
+    def _is_local(
+        self, selected: NDArray[np.intp], values: Array, slack: float
+    ) -> bool:
         """Whether checked tokens are locally optimal with these values, (n, T)."""
-        solution = self.margin(tokens)
+        solution = self.margin(selected)
         if solution is None:
             return False
         # One row for each token that is not selected, n (T - 1) in all.
-        feature_lead = lead(self.drawn.features, tokens)
-        value_lead = lead(values, tokens)
+        feature_lead = lead(self.drawn.features, selected)
+        value_lead = lead(values, selected)
         margins = np.tensordot(feature_lead, solution, axes=solution.ndim)
         is_on_margin = margins < 1.0 + slack
         return bool((value_lead[is_on_margin] > 0.0).all())
@@ -856,7 +858,7 @@ class TokenSelection(Family):
         return {"head_cosine": cosine(head, separator)}
 
     def describe(self, run: Trajectory) -> None:
-        """Note which tokens are selected, and whether the best ones can be."""
+        """Note which tokens are selected, and if the best ones have no margin."""
         selected = self.selected(run.params)
         run.notes["tokens"] = "most attended: " + ", ".join(map(str, selected))
         best_tokens = self._values_at(run.params).argmax(axis=1)

@@ -176,9 +176,9 @@ def averaged(scores: Array, tokens: Array) -> TokenAverages:
     attention, _ = softmax(scores)
     inputs = np.arange(len(tokens))
     most_attended = tokens[inputs, np.argmax(attention, axis=1)]
-    # If one token has almost all attention, the average differs from it by less than
-    # rounding. Sums of differences from that token keep their digits, even if they are
-    # small.
+    # If one token has almost all attention, the average differs from this token by less
+    # than rounding. Sums of differences from this token keep their digits, even if they
+    # are small.
     relative = tokens - most_attended[:, None]
     shift = np.einsum("nt,ntd->nd", attention, relative)
     return TokenAverages(attention, relative, shift, most_attended + shift)
@@ -363,9 +363,9 @@ class HeadRisk(_InputsAndHead):
         lowest = values.min(axis=1)
         highest = values.max(axis=1)
         if self.layer is not None:
-            # The output is a convex function of the average token. It is largest at a
-            # token, but may be least between them. The margin is the output if y = 1,
-            # and minus the output if y = -1.
+            # The output is a convex function of the average token. So the output is
+            # largest at a token, but may be least between tokens. The margin is the
+            # output if y = 1, and minus the output if y = -1.
             least_outputs = self._least_outputs()
             is_positive = self.labels > 0.0
             lowest = np.where(is_positive, least_outputs, lowest)
@@ -487,7 +487,7 @@ class WithHead(WithStart, Map):
         start = real_array("start", self.start, 2, most=LARGEST_ENTRY)
         features = np.asarray(self.features)
         d = features.shape[-1]
-        k = int(np.prod(features.shape[2:])) // d  # rows: 1 for p, d for W
+        k = int(np.prod(features.shape[2:])) // d  # number of rows: 1 for p, d for W
         shape = (k + 1, d)
         if start.shape != shape:
             raise argument_error("start", start.shape, f"of shape {shape}")
@@ -513,16 +513,16 @@ class WithHead(WithStart, Map):
         number_of_scores = len(self._matrix)  # nT
         p_or_W_gradient = gradient[:number_of_scores] @ self._matrix
         head_gradient = gradient[number_of_scores:]
-        joint_gradient = np.concatenate([p_or_W_gradient, head_gradient])
-        return joint_gradient.reshape(params.shape)
+        flat_gradient = np.concatenate([p_or_W_gradient, head_gradient])
+        return flat_gradient.reshape(params.shape)
 
     def stretch(self, params: Array) -> float:
-        """Largest singular value of the map."""
+        """Largest singular value of the map, the same for all ``params``."""
         return self._stretch
 
     @cached_property
     def _stretch(self) -> float:
-        """Largest singular value of the map, which is the same at all parameters."""
+        """Largest singular value of the map, which is linear."""
         # The map has two blocks, one for p or W and one for the head. The block of the
         # head is the identity, whose singular values are 1.
         return max(1.0, float(np.linalg.norm(self._matrix, 2)))

@@ -4,7 +4,7 @@ The functions that are decorated with `row` are rows of the audit: their docstri
 the statements, and ``quick`` asks for a smaller measurement. `MARGIN` says which
 statement of the papers each row tests.
 
-Tokens have scores that are linear in a vector p or a matrix W. Each input i has T
+Tokens have scores that are linear in a vector p or a matrix W. Each of n inputs has T
 tokens in d dimensions, and v is the head. For one selected token of each input, the
 hard-margin solution p* has the least norm among all p with which the score of the
 selected token exceeds all other scores of the input by at least 1.
@@ -29,7 +29,7 @@ from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import listed, minimum, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
-# The papers on p, and on W and its factors.
+# The first paper is on p, and the second one on W and its factors.
 FIRST = "Tarzanagh, Li, Zhang, Oymak 2023 (reconstructed)"
 SECOND = "Tarzanagh, Li, Thrampoulidis, Oymak 2023 (reconstructed)"
 # Some runs start at this multiple of a hard-margin solution p*. At 9p* a selected token
@@ -81,7 +81,7 @@ def selection(
         for name, counts_by_steps in counts.items():
             count = sum(columns[name] == 1.0 for columns in columns_of_runs)
             counts_by_steps.append(count)
-    runs = len(problems)  # for each number of steps
+    runs = len(problems)  # number of runs of each length
     first_problem = problems[0]  # all have the same n, T and d
     spans = ", ".join(span(cosines_at_t, ".3f") for cosines_at_t in cosines)
     longest_count = counts[column][-1]
@@ -126,9 +126,10 @@ def rate(quick: bool) -> Claim:
     coefficient = p @ p_star / (p_star @ p_star)  # ln t + a at each time
     a = coefficient - np.log(times)
     w = p - coefficient[:, None] * p_star
-    relative_w = np.linalg.norm(w, axis=1) / np.linalg.norm(p_star)
-    # a and |w| converge if they hardly move between the last two times.
-    drift = max(abs(a[-1] - a[-2]), abs(relative_w[-1] - relative_w[-2]))
+    relative_norm = np.linalg.norm(w, axis=1) / np.linalg.norm(p_star)  # |w|/|p*|
+    # a and w count as convergent if a and |w|/|p*| hardly move between the last two
+    # times.
+    drift = max(abs(a[-1] - a[-2]), abs(relative_norm[-1] - relative_norm[-2]))
     misalignment = [1.0 - cosine(p_t, p_star) for p_t in p]
     # From 1e6 to 1e9 steps, the times of a quick audit, a and |w|/|p*| move by 2e-3.
     # Later they move by less.
@@ -137,7 +138,7 @@ def rate(quick: bool) -> Claim:
         f"n = {problem.n}, T = {problem.T}, d = {problem.d}, {listed(times, '.0e')}"
         " steps",
         f"1 - cos {listed(misalignment, '.1e')}; a {listed(a, '.3f')};"
-        f" |w|/|p*| {listed(relative_w, '.3f')}",
+        f" |w|/|p*| {listed(relative_norm, '.3f')}",
     )
 
 
@@ -179,7 +180,9 @@ def starts_at_solutions(quick: bool) -> Claim:
     they are locally optimal, and otherwise leaves them
     """
     seeds = (4,) if quick else (2, 4)
-    # Runs are long, because some leave their tokens late.
+    # Each choice has a hard-margin solution, as `stays` needs, because the features of
+    # the n (T - 1) = 4 other tokens relative to the selected ones are independent in 4
+    # dimensions. Runs are long, because some leave their tokens late.
     decades = 9 if quick else 12
     steps = 10.0**decades
     # Each choice is one of three tokens for each of two inputs.
@@ -223,7 +226,8 @@ def path(quick: bool) -> Claim:
         if solution is None:  # the statement is on best tokens that have a margin
             continue
         risk = problem.risk()
-        # The loss falls with the norm, so the minimum over the disc is on its circle.
+        # In the best directions the loss falls with the norm, so the minimum over the
+        # disc is on its circle.
         circle = LARGE_RADIUS * np.linalg.norm(solution) * directions
         excess = [risk.excess(p) for p in circle]
         best_direction = directions[int(np.argmin(excess))]
@@ -370,7 +374,7 @@ def jointly_trained(tokens: Array, steps: int) -> _Trained:
 def least_norm(rows: Array, margins: Array) -> Array:
     """Return the p of least norm with rows @ p >= margins."""
     # `hard_margin` is for margins of 1 alone. The small tolerance ``ftol`` leaves
-    # errors far below the four digits that the row shows.
+    # errors that do not change the four digits that the row shows.
     result = minimize(
         lambda p: 0.5 * float(p @ p),
         np.ones(rows.shape[1]),
@@ -393,8 +397,9 @@ def joint_training(quick: bool) -> Claim:
     inputs a margin of 0
     """
     steps = 300 if quick else 1000
-    # Each list has a cosine for each example: of v with the separator, and of p with
-    # the solution as stated and with the solution with a margin of 1 for all inputs.
+    # Each list has a cosine for each example: of v with the separator, of p with the
+    # relaxed solution, in which only support vectors need the margin 1, and of p with
+    # the strict solution, in which all inputs need it.
     v_cosines = []
     relaxed_cosines = []
     strict_cosines = []

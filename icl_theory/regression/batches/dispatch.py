@@ -36,7 +36,7 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.sweeps.grid import Values, blank
 
-# A problem, which is a Regression, and its risk.
+# A problem, of the family `Regression`, and its risk.
 Posed = tuple[Any, Any]
 
 
@@ -64,10 +64,11 @@ def batched(
 ) -> Mapping[str, Any] | None:
     """Compute the points of a sweep that a batch can compute, many of them at once.
 
-    All other points are left to simulations. These are points with a method, a rule or
-    coordinates that no batch computes, points with prompts of more than ``longest``
-    tokens, and points with finite prompts and an imbalance. A point with invalid
-    parameters is also left to a simulation, whose error message explains the reason.
+    All other points are left to simulations. Among these are points with a method, a
+    rule or coordinates that no batch computes, points whose finite prompts have more
+    than ``longest`` tokens, and points with an imbalance but no closed form. A point
+    with invalid parameters is also left to a simulation, whose error message explains
+    the reason.
 
     Parameters
     ----------
@@ -117,18 +118,18 @@ def batched(
 def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     """Choose the way in which each point is computed.
 
-    ``is_descent`` says which points are trained by gradient descent, and ``longest`` is
-    the largest number of tokens of finite prompts.
+    ``is_descent`` says which points are trained by gradient descent or by its flow, and
+    ``longest`` is the largest number of tokens of finite prompts.
     """
     is_exchangeable = parameters.is_exchangeable
-    tokens = parameters.N
-    is_infinite = np.isinf(tokens)
+    prompt_length = parameters.N
+    is_infinite = np.isinf(prompt_length)
     is_auto = parameters.method == "auto"
     is_closed = np.isin(parameters.method, ("auto", "closed"))
     has_target = parameters.target is not None
-    # The other two ways give only the results of the method "auto". With an imbalance,
-    # a simulation adds columns that they do not compute.
-    is_batched = is_auto & (is_infinite | (tokens <= longest))
+    # The two ways without a closed form give only the results of the method "auto".
+    # With an imbalance, a simulation adds columns that these two do not compute.
+    is_batched = is_auto & (is_infinite | (prompt_length <= longest))
     is_batched &= parameters.imbalance is None
 
     is_one_number = (
@@ -138,12 +139,14 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     if is_one_number.any():
         descent = parameters.descent()
         is_one_number &= descent.is_in_range
-        # Phase I alone takes about K²/(ηγ) steps, infinitely many for γ = 0. Points
-        # with more steps than `MOST_COUNTED` would get a doubt.
+        # Phase I, in which a query comes to pay half of its attention to its own
+        # feature, takes about K²/(ηγ) steps, infinitely many for γ = 0. In coordinates
+        # other than the scores, η is multiplied by ``speed``. A run of more than
+        # `MOST_COUNTED` steps would not be counted, so its point is not tried.
         with np.errstate(over="ignore", divide="ignore"):
             K_squared = parameters.K * parameters.K
-            steps = K_squared / (descent.eta * descent.speed * descent.gamma)
-        is_countable = steps <= MOST_COUNTED
+            phase_1_steps = K_squared / (descent.eta * descent.speed * descent.gamma)
+        is_countable = phase_1_steps <= MOST_COUNTED
     is_class = parameters.coordinates == "class"
     return _Ways(
         in_closed_form=is_one_number & is_infinite & is_closed & has_target,
@@ -185,14 +188,14 @@ def _columns(
         put(ways.as_one_number, _one_number_columns(select(ways.as_one_number)))
 
     posed = _posed(family, points, common, ways.as_scores)
-    # Problems whose state is one number, and problems whose state is the scores. The
-    # keys are the indices of their points.
+    # Problems whose state is one number, ``reduced``, and problems whose state is the
+    # scores, ``full``. The keys are the indices of their points.
     reduced, full = _by_risk(posed)
     if reduced:
         pairs = list(reduced.values())
         put(list(reduced), _reduced_columns(pairs, common["max_steps"]))
-    for members, columns in score_batches(full, common["max_steps"]):
-        put(members, columns)
+    for indices, columns in score_batches(full, common["max_steps"]):
+        put(indices, columns)
     return values
 
 
@@ -236,7 +239,7 @@ def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed
 
 def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
     """Columns of exchangeable points with finite prompts."""
-    # The sweep gives a target for every point; this tells mypy.
+    # The sweep gives a target for every point; the assertion tells mypy so.
     assert points.target is not None
     descent = points.descent()
     batch = Points(

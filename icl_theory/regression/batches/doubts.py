@@ -7,7 +7,9 @@ the reason as a `Doubt`, and returns NaN as the loss of the point. The sweep the
 simulates the point by itself (see `icl_theory.families.Family.batched`).
 
 A simulation looks for the tail of a run, its Phase III, which begins when t times
-(loss - floor) falls below a limit for good, where t is the number of steps.
+(loss - floor) falls below a limit for good, where t is the number of steps. It also
+looks for the end of Phase I, at which the attention of a query on its own feature
+reaches one half of its largest possible value.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Doubt(IntEnum):
 
     # At some step the loss equals the target to rounding.
     GOAL_WITHIN_ROUNDING = 5
-    # At some step the attention equals one half to rounding.
+    # At some step the attention equals half of its largest value to rounding.
     HALF_WITHIN_ROUNDING = 6
     # At some step t (loss - floor) equals its limit to rounding.
     TAIL_WITHIN_ROUNDING = 7
@@ -53,7 +55,8 @@ class Doubt(IntEnum):
     LEFT_RANGE = 8
     # A step leads past the minimum, to a loss above the target.
     OVERSHOT = 9
-    # The loss rises at some step, or the attention falls below one half again.
+    # The loss rises at some step, or the attention falls below half of its largest
+    # value again.
     NOT_MONOTONE = 10
     # The target is not reached within the steps that the batch takes or counts.
     UNFINISHED = 11
@@ -63,7 +66,8 @@ class Doubt(IntEnum):
     # The real number of steps, before it is rounded up, is an integer to within its
     # error, so that two integers are possible.
     COUNT_UNCERTAIN = 12
-    # Two integers are possible for the first step with an attention of one half.
+    # Two integers are possible for the first step at which the attention is at least
+    # half of its largest value.
     HALF_UNCERTAIN = 13
     # Two integers are possible for the first step of the tail.
     TAIL_UNCERTAIN = 14
@@ -73,7 +77,7 @@ class Doubt(IntEnum):
 
     # a simulation might give a wrong answer
 
-    # The run enters its tail more than once.
+    # t (loss - floor) falls below its limit more than once.
     TAIL_TWICE = 16
     # A simulation looks for the tail after the last saved step with t (loss - floor)
     # above the limit. It might have saved no such step.

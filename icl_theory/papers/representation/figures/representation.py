@@ -33,7 +33,7 @@ def figure(
 ) -> Figure:
     """Draw the excess of losses over the loss of ridge regression.
 
-    There is a panel for softmax over all tokens, and one for tokens with labels alone.
+    One panel has softmax over all tokens, the other over tokens with labels alone.
     """
     titles = {"all": "softmax over all tokens", "labelled": "softmax over labels"}
     # Limits of the ordinate. Over tokens with labels alone the excess stays above a
@@ -43,13 +43,14 @@ def figure(
     panels = list[Panel]()
     for sees in ("all", "labelled"):
         base = icl.Representation(K=K, m=m, N=N, noise=noise, eta=eta, sees=sees)
-        # With softmax over all tokens the floor of several heads is ridge regression.
-        ridge = base.changed(sees="all").risk().floor()
+        # With softmax over all tokens, several heads, as in ``base``, have the loss of
+        # ridge regression as their floor.
+        ridge_loss = base.changed(sees="all").risk().floor()
         curves = []
         for heads in (1, 2, N, 2 * N):
             run = icl.descend(base.changed(heads=heads).risk(), eta, steps=steps)
-            excess = run.loss - ridge
-            # Smaller differences of two losses are mostly rounding; leave them out.
+            excess = run.loss - ridge_loss
+            # Differences of two losses below 1e-10 are mostly rounding; leave them out.
             excess = np.where(excess > 1e-10, excess, np.nan)
             label = "1 head" if heads == 1 else f"{heads} heads"
             curves.append(Curve(label, run.t, excess))

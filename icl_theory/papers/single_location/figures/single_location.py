@@ -38,23 +38,23 @@ def figure(
 
     ``strongest`` is the largest signal snr, and ``points`` the number of signals.
     """
-    escapes = []
+    escape_curves = []
     for d in dimensions:
         run = PUBLISHED.changed(d=d, max_steps=steps, method="exact").simulate()
         kappa, nu, *_ = run.observed["overlaps"].T
         power = f"{np.log10(d):.0f}"
-        escapes.append(Curve(f"$d = 10^{power}$", run.t, kappa * nu))
+        escape_curves.append(Curve(f"$d = 10^{power}$", run.t, kappa * nu))
     signals = np.geomspace(1.0, strongest, points)
     problems = [SingleLocation(snr=snr) for snr in signals]
     least_losses = {"softmax": least_softmax, "erf": least_erf, "linear": least_linear}
-    losses = []
+    loss_curves = []
     for name, least_loss in least_losses.items():
-        losses.append(
+        loss_curves.append(
             Curve(name, signals, [least_loss(problem) for problem in problems])
         )
     panels = [
-        Panel(escapes, "step", "κν", scales=("linear", "linear"), legend=True),
-        Panel(losses, "signal, snr", "least loss"),
+        Panel(escape_curves, "step", "κν", scales=("linear", "linear"), legend=True),
+        Panel(loss_curves, "signal, snr", "least loss"),
     ]
     return draw_panels(panels, columns=2)
 

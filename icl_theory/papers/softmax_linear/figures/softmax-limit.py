@@ -26,13 +26,16 @@ def figure(*, d: int = 5, points: int = 25, risks: int = 9) -> Figure:
     """Draw S₂ against N for three score variances, and the risks against N.
 
     S₂ = E Σp² is the mean of the sum of the squared weights. ``points`` and ``risks``
-    are the numbers of N in the first and in the second panel.
+    are the numbers of values of N in the first and in the second panel.
     """
     return draw_panels([_moments(points), _risks(d, risks)], size=(3.4, 2.4))
 
 
 def _moments(points: int) -> Panel:
-    """Draw S₂ by the number of tokens, with its leading term e^v/N."""
+    """Return the panel of S₂ against the number N of tokens, with e^v/N for large N.
+
+    There are at most ``points`` values of N.
+    """
     lengths = np.unique(np.round(np.geomspace(1.0, 1e7, points)).astype(int))
     curves = []
     styles = ("-", "--", "-.")
@@ -51,21 +54,31 @@ def _moments(points: int) -> Panel:
 
 
 def _risks(d: int, points: int) -> Panel:
-    """Draw the risk at the end of the limit's training, and the least risk."""
+    """Return the panel of two risks against N, the number of pairs in a prompt.
+
+    One is the risk of the head at which training in the limit N → ∞ ends, and the other
+    is the least risk over all such heads.
+    """
     lengths = np.round(np.geomspace(10.0, 1e6, points)).astype(int)
-    ends = []
-    least = []
+    end_risks = []
+    least_risks = []
     for N in lengths.tolist():
         risk = HeadRisk(d, N)
         # The head has the scores a xᵀΣ⁻¹x_i and the output weight b. For N → ∞ training
         # ends at a = d^-¼ and b = d^¼ (docs/theory/softmax-limit.md).
-        ends.append(risk.risk(a=d**-0.25, b=d**0.25))
-        least.append(risk.minimum().risk)
-    untrained = 0.5 * d  # the risk of the prediction 0
+        end_risks.append(risk.risk(a=d**-0.25, b=d**0.25))
+        least_risks.append(risk.minimum().risk)
+    untrained_risk = 0.5 * d  # of the prediction 0
     curves = [
-        Curve("end in the limit", lengths, np.array(ends) / untrained, style="-"),
         Curve(
-            "least", lengths, np.array(least) / untrained, style="--", colour=CYCLE[1]
+            "end in the limit", lengths, np.array(end_risks) / untrained_risk, style="-"
+        ),
+        Curve(
+            "least",
+            lengths,
+            np.array(least_risks) / untrained_risk,
+            style="--",
+            colour=CYCLE[1],
         ),
         Curve("1/N", lengths, 1.0 / lengths, style=":", colour="0.4"),
     ]

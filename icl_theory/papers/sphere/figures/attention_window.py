@@ -43,10 +43,10 @@ def figure(
         kappa_curves.append(
             Curve("", lengths, predicted_kappas, style="--", colour=colour)
         )
-        softmax = [problem.risk().floor() for problem in problems]
-        linear = [linear_attention(problem) for problem in problems]
-        loss_curves.append(Curve(name, lengths, softmax, colour=colour))
-        loss_curves.append(Curve("", lengths, linear, style="--", colour=colour))
+        softmax_losses = [problem.risk().floor() for problem in problems]
+        linear_losses = [linear_attention(problem) for problem in problems]
+        loss_curves.append(Curve(name, lengths, softmax_losses, colour=colour))
+        loss_curves.append(Curve("", lengths, linear_losses, style="--", colour=colour))
     title = f"$d={d}$, $\\sigma={noise:g}$"
     panels = [
         Panel(kappa_curves, "tokens of a prompt", "best κ", title, legend=True),

@@ -43,7 +43,7 @@ def figure(
     cosines = np.array([cosine(p, solution) for p in states])
     # Rounding may leave a cosine above 1.
     angle = np.arccos(np.minimum(cosines, 1.0))
-    on_selected = [
+    attention_curves = [
         Curve(f"input {i + 1}", t, attention[:, i, token])
         for i, token in enumerate(selected)
     ]
@@ -51,13 +51,13 @@ def figure(
     # drawn over the last 60 % of the logarithmic axis.
     is_late = t > t[-1] ** 0.4
     trend = angle[-1] * np.log(t[-1]) / np.log(t[is_late])
-    angles = [
+    angle_curves = [
         Curve("angle", t, angle),
         Curve("1/ln t", t[is_late], trend, style="--"),
     ]
     panels = [
-        Panel(on_selected, "step", "attention", scales=("log", "linear")),
-        Panel(angles, "step", "angle to the hard margin"),
+        Panel(attention_curves, "step", "attention", scales=("log", "linear")),
+        Panel(angle_curves, "step", "angle to the hard margin"),
     ]
     return draw_panels(panels, columns=2)
 
