@@ -610,7 +610,7 @@ ENTERED: dict[str, Callable[[], Any]] = {
     "without = 3": lambda: FULL.measure(FULL.initial, FULL.prompts(), 3),
     "params = (1,)": lambda: BLOCK.predict([1.0], DATA.prompts(0)),
     "prompts = 3": lambda: BLOCK.predict(BLOCK.initial, 3),
-    "prompts = 'those of other": lambda: BLOCK.predict(
+    "prompts = 'prompts of other": lambda: BLOCK.predict(
         BLOCK.initial,
         icl.SampledRisk(icl.Features.simplex(30, 1.0), LINEAR, 5, 64, 0).prompts(0),
     ),

@@ -317,7 +317,7 @@ def blank(columns: tuple[Column, ...], size: int) -> Values:
 
 def empty(column: Column) -> Any:
     """Return the value of a column at a point that is not computed yet."""
-    return PENDING if column == STATUS else FILL[column.dtype[0]]
+    return PENDING if column.name == STATUS.name else FILL[column.dtype[0]]
 
 
 def uniform(

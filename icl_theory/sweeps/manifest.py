@@ -130,7 +130,7 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
         document = json.loads(content.decode("utf-8"))
         if document["format"] == FORMAT:
             manifest, commands = _from_document(document)
-            has_status = manifest.columns[-2:] == (STATUS, MESSAGE)
+            has_status = _kinds(manifest.columns[-2:]) == _kinds((STATUS, MESSAGE))
             # If the file is undamaged, writing the manifest again gives exactly its
             # bytes.
             if has_status and manifest.written(commands) == content:
@@ -138,6 +138,11 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
         else:
             problem = _other_format(document)
     raise ValueError(problem)
+
+
+def _kinds(columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Return names and types; another version may have other descriptions."""
+    return [(column.name, column.dtype) for column in columns]
 
 
 def _from_document(document: dict[str, Any]) -> tuple[Manifest, list[str]]:

@@ -428,7 +428,10 @@ DRAWN = TOKEN_TRAINER.prompts()
         (lambda: Slope().sampled(0), "batch = 0: must be an integer >= 1"),
         (lambda: Slope().sampled(4, -1), "seed = -1: must be an integer >= 0"),
         (lambda: Slope().sampled(4).prompts(-1), "step = -1"),
-        (lambda: OneMore().sampled(4).prompts(), "prompts = 5: must be 4, as many"),
+        (
+            lambda: OneMore().sampled(4).prompts(),
+            "prompts = 5: must be 4, the number that draw",
+        ),
         (lambda: Summed().sampled(4).losses([1.0]), r"losses_on = \(\): .*\(4,\)"),
         (lambda: Summed().sampled(4).loss([1.0]), r"gradient of evaluate_on = \(\)"),
         (

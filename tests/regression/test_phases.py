@@ -221,7 +221,7 @@ def test_the_tail_begins_for_good_after_the_last_feature_is_learned() -> None:
 
 
 def test_queries_that_are_alike_have_one_set_of_phases() -> None:
-    with pytest.raises(ValueError, match=r"see run\.phases"):
+    with pytest.raises(ValueError, match=r"are in run\.phases"):
         query_phases(icl.simulate(2.0, 1.0, 4.0))
 
 

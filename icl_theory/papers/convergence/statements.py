@@ -578,7 +578,7 @@ def concentration(quick: bool) -> Claim:
     ratios = np.concatenate(ratios_of_runs)
     return Claim.of(
         are_within_bounds,
-        f"{ratios.size} states of runs, K = 5 to 1,000, p_1 = ½, 0.9",
+        f"{ratios.size} ratios at saved states, K = 5 to 1,000, p_1 = ½, 0.9",
         f"ratio {span(ratios, '.3f')}",
     )
 
