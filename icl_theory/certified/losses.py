@@ -432,13 +432,14 @@ def _by_quadrature(
     loss, gradient = _sums(
         probs, weight, form, squared_errors, counts, s, rule.jacobian
     )
-    # The errors of the rule must be multiplied by E e^σ, and the nodes beyond t1 are
-    # missing.
+    # The errors of the rule must be multiplied by E e^σ. The nodes beyond t1 are
+    # missing; their share is relative to the sum over all nodes, which may exceed the
+    # integral by the error of the rule.
     mean_growth = total_weight.mean_exponential(-unit)
-    right = _right_nodes(total_weight, unit, log2_t1)
+    missing_share = _right_nodes(total_weight, unit, log2_t1)
     # The relative errors of the means with S^-2 and with S^-3
     error_2, error_3 = (
-        mean_growth * error + (1 + error) * right for error in rule.errors
+        mean_growth * error + (1 + error) * missing_share for error in rule.errors
     )
     # A loss is at most half of the ``largest`` entry, and each of the two terms of its
     # gradient, with S^-2 and S^-3, is at most this entry. The half is not used.

@@ -56,8 +56,8 @@ class Blocks:
     eigenvector_cost : int
         The cost of the eigenvectors, in gradients for each column of the Hessian. This
         cost counts only if the columns of parameters are blocks: gradients are then so
-        cheap that the eigenvectors take a large part of the time. The cost decides only
-        when the modes are computed, so a rough value is enough.
+        cheap that the eigenvectors take a large part of the time. The cost affects only
+        the choice of the steps at which modes are computed, so a rough value is enough.
 
     Attributes
     ----------

@@ -1283,10 +1283,11 @@ class Strides:
     def _fill_starts(self, x: Array, blocks: Index, run: Array, shadow: Array) -> None:
         """Fill in the states at the start, before there is a stride.
 
-        From t = 1e14 on, the next steps after the start differ from it by at most SLACK
-        in x = ln(1 + t), so no stride is taken to reach them. The states at these steps
-        are taken to be the states at the start. ``x`` and ``blocks`` are the arguments
-        of `at`. ``run`` and ``shadow``, (..., k, m), are filled in place.
+        If the start is at t = 1e14 or later, x = ln(1 + t) at the next steps is within
+        SLACK of its value at the start, so no stride is taken to reach these steps. The
+        states at these steps are taken to be the states at the start. ``x`` and
+        ``blocks`` are the arguments of `at`. ``run`` and ``shadow``, (..., k, m), are
+        filled in place.
         """
         # Before the first stride `self.x`, `run_end` and `shadow_end` still hold the
         # time and the states at the start.

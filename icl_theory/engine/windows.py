@@ -125,10 +125,11 @@ class GivenErrors(NamedTuple):
         return self.errors
 
     def at_pace(self, windows: Windows, run_steps: Array) -> Array:
-        """Standard errors of the means, (W,), for a curve at another pace.
+        """Standard errors of the means, (W,), whatever the pace of the curve is.
 
-        The given errors belong to the curve, at whatever pace it runs. Therefore
-        ``run_steps`` has no effect; `SgdScatter` uses it.
+        The errors were given with the measured curve. They do not come from a run whose
+        steps could be matched to it, so ``run_steps`` has no effect; `SgdScatter` uses
+        it.
         """
         return self.of_means(windows)
 

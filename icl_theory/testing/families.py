@@ -527,7 +527,7 @@ def _closed_form(
         method="exact",
         # Take two more steps than the closed form, whose count may be too small by one
         # or two.
-        steps=min(max(last, 1) + 2, exact_steps),
+        steps=min(last + 2, exact_steps),
     )
     # The exact run may have gone beyond the last step of the closed form.
     common_steps = exact.t[exact.t <= last]

@@ -348,17 +348,18 @@ class _Positions(NamedTuple):
         """
         return _passed(sums, self.u[self.place(t)], self.decay[self.place(t)], out)
 
-    def passed_back(self, sums: Array, t: int) -> Array:
+    def passed_back(self, derivatives: Array, t: int) -> Array:
         """Return the derivatives (b, a, f) with respect to the sums before position t.
 
-        The argument ``sums`` holds the derivatives (f, a, b) with respect to the sums
-        after the position. The map of `passed` is its own transpose if F and B are
-        exchanged, so it also carries the derivatives back, in reversed order.
+        The argument holds the derivatives (f, a, b) with respect to the sums after the
+        position. The result has the reverse order, also of the coordinates of a. The
+        map of `passed` is its own transpose if F and B are exchanged, so it also
+        carries the derivatives back.
         """
         u = self.u[self.place(t)]
-        # sums[::-1] is (b, a, f), and a has its coordinates in reversed order. So the
-        # coordinates of u are reversed, too.
-        return _passed(sums[::-1], u[::-1], self.decay[self.place(t)], None)
+        # derivatives[::-1] is (b, a, f), and a has its coordinates in reversed order.
+        # So the coordinates of u are reversed, too.
+        return _passed(derivatives[::-1], u[::-1], self.decay[self.place(t)], None)
 
 
 def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:

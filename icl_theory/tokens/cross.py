@@ -348,8 +348,9 @@ def _terms(
     """Return the terms of a gradient at the nodes of a kind.
 
     The gradient is with respect to the scores of one head. Only ``x`` depends on the
-    scores of the first head, and only ``z`` on the scores of the second. The argument
-    that depends on the scores of this head holds derivatives in place of values.
+    scores of the first head, and only ``z`` on the scores of the second. For the
+    gradient of the first head ``x`` holds derivatives in place of values, and for that
+    of the second head ``z`` does.
     """
     e = nodes.errors[rows]
     # c has the factors x0 z1, b has x1 z0, ``twice`` has x1 z1, and G has x0 z0.

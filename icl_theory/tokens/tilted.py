@@ -94,18 +94,19 @@ def tilted(
     b: Array,
     counts: Sequence[TokenCount],
     generating_functions: Sequence[GeneratingFunction],
-    jacobian: Array,
+    rule_weights: Array,
 ) -> Tilted:
     """Return the factors of the integrand that belong to tokens.
 
     The arrays ``y`` and ``b`` are (q, U, J), and ``generating_functions`` has G and
-    ln G of each kind. The ``jacobian`` has the weights of the rule, (J,). If there are
-    several kinds, the array ``b`` is overwritten: it is divided by the G of each kind.
+    ln G of each kind. The ``rule_weights``, (J,), are those of the quadrature rule over
+    s. If there are several kinds, the array ``b`` is overwritten: it is divided by the
+    G of each kind.
     """
     if len(counts) == 1:
         mean, log = generating_functions[0]
         # The first entry, E G^n itself, is not needed.
-        _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, jacobian)
+        _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, rule_weights)
         return Tilted(y, b, [Orders(*derivatives)], [])
     log_P = np.zeros_like(generating_functions[0].log)
     moments: list[list[Array]] = []
@@ -126,7 +127,7 @@ def tilted(
     for count, (mean, _) in zip(counts, generating_functions, strict=True):
         if count.least > 0:
             is_normal &= mean.real >= SMALLEST
-    P *= is_normal * jacobian
+    P *= is_normal * rule_weights
     orders = []
     numbers = []
     for first, second, third in moments:

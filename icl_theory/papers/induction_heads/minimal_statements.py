@@ -88,8 +88,9 @@ def emergence_time(problem: MinimalHeads) -> float:
 
 @row("minimal heads: baselines", bound="|z| < 4")
 def baselines(quick: bool) -> Claim:
-    """the losses of the unigram and the bigram at all positions follow from the counts
-    of the last symbol's row: means over drawn sequences agree
+    """the expected losses of the unigram and the bigram at all positions follow from
+    the law of the counts of symbols that followed the last symbol; means over drawn
+    sequences agree with them
     """
     T, count = (20, 2_000) if quick else (100, 20_000)
     exact = position_losses(k=3, T=T, concentration=1.0).by_name()

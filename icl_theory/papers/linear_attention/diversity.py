@@ -143,7 +143,7 @@ def task_diversity(
     check_fits("draws", draws, 16.0 * runs)
     pretraining = np.empty((len(counts), draws))
     new = np.empty((len(counts), draws))
-    for run in _one_thread(runs, "draws"):
+    for run in _counted_on_one_thread(runs, "draws"):
         i, draw = divmod(run, draws)
         on_tasks = problem.changed(tasks=counts[i], seed=seed + draw)
         law = on_tasks.law()  # its prior is uniform on the k tasks
@@ -625,7 +625,7 @@ def _law(problem: LinearAttention) -> PromptLaw:
     return problem.law().dense
 
 
-def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
+def _counted_on_one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
     """Yield 0 to count - 1, with a progress bar and one thread for linear algebra.
 
     ``unit`` is the word for what is counted. The threads are limited until the loop
@@ -650,6 +650,6 @@ def _estimate(sampled_loss: Callable[[], float], prompts: int) -> Estimate:
     """
     prompts = integer("prompts", prompts, minimum=2)
     check_fits("prompts", prompts, 8.0 * prompts)
-    losses = np.array([sampled_loss() for _ in _one_thread(prompts)])
+    losses = np.array([sampled_loss() for _ in _counted_on_one_thread(prompts)])
     error = float(losses.std(ddof=1)) / math.sqrt(prompts)
     return Estimate(float(losses.mean()), error)

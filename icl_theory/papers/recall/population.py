@@ -605,6 +605,7 @@ class RecallRisk(Risk):
     def _logits(self, params: Array) -> _Logits:
         """Logits of the atoms, for all attention but softmax at finite H."""
         strength, scale, gamma = self._split(params)
+        # Only softmax attention has a scale, and at finite H it does not come here.
         if self.scaled:
             return self._logits_in_the_limit(strength, scale, gamma)
         return self._logits_of_sums(strength, gamma)

@@ -115,9 +115,9 @@ def stable_rate(
     variogram, K, noise, N
         As in `curvature_bound`.
     speed : float or ndarray
-        Factor by which the coordinates raise the bound on the curvature:
-        ``embedding_stretch`` for the matrix Q, which is ``Δ⁴/4`` over a simplex or an
-        orthogonal basis.
+        Factor by which the coordinates raise the bound on the curvature. It is 1 for
+        the scores themselves. For a trained matrix Q it is `embedding_stretch`, which
+        is ``Δ⁴/4`` if the features form a simplex or an orthogonal basis.
 
     Returns
     -------

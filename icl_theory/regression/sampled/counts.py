@@ -128,7 +128,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         size = prompts_to_draw(rng, size, self._numbers_per_prompt)
         if self.every_query:
             return joined(list(self._drawn_in_blocks(rng, size)))
-        # Prompts are exchangeable, so they may be sorted by their queries.
+        # The evaluation needs the prompts of one query next to each other. Prompts are
+        # exchangeable, so they may be sorted by their queries.
         query = np.sort(_tokens(self.features, rng, size))
         values, counts, labels = self._prompts(rng, size)
         return CountedPrompts(counts, labels, values[np.arange(size), query], query)

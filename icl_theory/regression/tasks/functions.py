@@ -227,7 +227,11 @@ class Linear(OnSpace):
         return 0.5 / features.d * (self.L * features.distances) ** 2
 
     def factor(self, features: Features) -> Array:
-        """The features minus the first feature, times ``L/√d``, (K, d)."""
+        """Vectors whose squared distances are twice the variogram, (K, d).
+
+        They are ``L/√d`` times the features. The first feature is subtracted, which
+        changes no distance.
+        """
         return self.L / np.sqrt(features.d) * (features.vectors - features.vectors[0])
 
     def functions(
