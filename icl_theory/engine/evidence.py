@@ -249,7 +249,9 @@ class Evidence:
     def score_of_losses(self, losses: Array) -> float:
         """Score of the losses, (T,), of a training that is not random.
 
-        The score is then χ², the sum of squares of the differences in standard errors.
+        Without randomness the score is χ²: the sum over windows of the squared
+        difference between the means of the curve and of the training, in standard
+        errors.
         """
         return self.score(self.windows.means(losses))
 

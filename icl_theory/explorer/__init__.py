@@ -106,7 +106,7 @@ def embed(place: str = "", height: int = 900) -> Embedded:
 
 
 def page(place: str = "") -> str:
-    """Return the explorer, one page of HTML for any browser, from a file or a server.
+    """Return the explorer as one page of HTML, which works from a file or a server.
 
     Parameters
     ----------

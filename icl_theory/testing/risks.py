@@ -102,8 +102,8 @@ def check_risk(
     derivatives of the gradient. No loss is below the floor. `Risk.excess`, and the
     observation ``excess`` if there is one, differ from the loss by the same number at
     all points, and this number is at most the floor. The metric is positive. The views
-    of `Risk.blocks` together hold each parameter once. If the risk draws data or is
-    scheduled, gradient descent on it has no closed form. If the risk defines the
+    of `Risk.blocks` together hold each parameter once. A risk that draws data or is
+    scheduled offers no `Risk.closed_form`. If the risk defines the
     optional methods ``series``, ``gradients`` and ``column_gradients``, they agree with
     `Risk.evaluate`. The loss of a step of a `Trainer` is the mean over the prompts of
     the step, and many runs at once are the same as runs one by one. A `TokenRisk`

@@ -159,7 +159,8 @@ def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Arra
     The result is (nodes, nodes).
     """
     # The product of C with unit vectors gives its columns. `form(rows, z, out)` writes
-    # C z to ``out``; here z has the rows of all nodes. The first axis is for the query.
+    # C z to ``out``; here z has the rows of all nodes. The first axis of both counts
+    # queries, and has the length 1.
     unit = np.zeros((1, size, len(nodes)))
     unit[0, nodes, np.arange(len(nodes))] = 1.0
     product = np.empty_like(unit)
