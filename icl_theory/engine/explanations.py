@@ -830,12 +830,13 @@ def _of_set(
 
 def _losses_on_sets(trainings: Trainings, sets: list[FixedSet]) -> list[Array] | None:
     """Return the losses of a training on each set, (T,); None if a training fails."""
+    if sets:
+        # All sets have as many prompts, so the work on the first one stands for all. A
+        # gradient on SET_SIZE prompts may take longer than an exact one; the factor 4
+        # for this is a cautious choice.
+        trainings.check_work(4 * DRAWS, sets[0])
     curves = []
     for fixed_set in sets:
-        # This checks the work of all DRAWS trainings, with the same outcome for each
-        # set. A gradient on SET_SIZE prompts may take longer than an exact one; the
-        # factor 4 for this is a cautious choice.
-        trainings.check_work(4 * DRAWS, fixed_set)
         losses = trainings.losses(fixed_set)
         if losses is None:
             return None

@@ -332,10 +332,11 @@ class _Residual:
 
 
 def least_of_polynomials(risk: LayersRisk) -> float:
-    r"""Return the least loss of polynomials r with r(0) = 1, of the residual's degree.
+    r"""Return a lower bound on the loss of the layers.
 
-    The loss is quadratic in r. With the measure :math:`\mu = \rho + (\sigma^2/N)
-    \rho/\lambda` it is half of
+    It is the least loss of a polynomial r with r(0) = 1, of the residual's degree,
+    lowered by a relative 1e-9 for rounding. The loss is quadratic in r. With the
+    measure :math:`\mu = \rho + (\sigma^2/N) \rho/\lambda` it is half of
 
     .. math:: \int r^2 d\mu - 2\frac{\sigma^2}{N} \int \frac{r}{\lambda}\,d\rho
         + \frac{\sigma^2}{N} \int \frac{d\rho}{\lambda} ,
@@ -362,10 +363,12 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     multiplier = (1.0 - at_zero @ linear) / (at_zero @ at_zero)
     coefficients = linear + multiplier * at_zero
     r = coefficients @ values
-    mean_square = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
-    # In the directions of the eigenvalue 0, the residual r is 1. The last factor keeps
-    # the bound below the minimum in spite of rounding; 1e-9 is generous.
-    return 0.5 * float(mean_square + zeros) * (1.0 - 1e-9)
+    sum_of_squares = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
+    # The measure ρ has the mass d, so that each eigenvalue 0, at which r is 1, adds 1.
+    sum_of_squares += zeros
+    # The last factor keeps the bound below the minimum in spite of rounding; 1e-9 is
+    # generous.
+    return 0.5 * float(sum_of_squares) * (1.0 - 1e-9)
 
 
 def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:

@@ -380,14 +380,15 @@ def _crossing_time(
     value_low = quantity.on_grid[row - 1, points]
     value_high = quantity.on_grid[row, points]
 
-    def states(x: Array) -> tuple[Array, Array]:
+    def run_and_shadow_at(x: Array) -> tuple[Array, Array]:
+        # The K columns of a point share its x = ln(1 + t), (n,).
         return course.strides.at(np.repeat(x, batch.K), columns)
 
     def value(x: Array, rows: Array) -> Array:
         return quantity.value(np.expm1(x), batch.observation(rows, points), points)
 
     def value_of_run(x: Array) -> Array:
-        run, _ = states(x)
+        run, _ = run_and_shadow_at(x)
         return value(x, run)
 
     x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), value_low, value_high)
@@ -398,7 +399,7 @@ def _crossing_time(
     slope = np.fmin(value_low / (t_low - time), value_high / (t_high - time))
 
     # The search may have ended before the quantity was zero.
-    run, shadow = states(x)
+    run, shadow = run_and_shadow_at(x)
     remainder = value(x, run)
     shadow_distance = np.abs(value(x, shadow) - remainder)
     # The error of a run is its distance from the shadow times the margin. Of a point's
