@@ -736,9 +736,10 @@ class Strides:
     def guess_from(self, iterates: dict[int, Array]) -> None:
         """Let `_guess` extrapolate from the NODES + 1 last iterates of the run.
 
-        A polynomial through the iterates takes the place of a last stride, which the
-        first strides do not have. ``iterates`` maps increasing step numbers to states
-        of all blocks, (n, m).
+        `_guess` extrapolates the polynomial of a block's previous stride. The first
+        stride of a block has none before it, so a polynomial through the iterates takes
+        its place. ``iterates`` maps increasing step numbers to states of all blocks,
+        (n, m).
         """
         x = np.log1p(list(iterates))
         # The iterates become the second axis: (n, NODES + 1, m).

@@ -499,7 +499,7 @@ class GaussianHeadsRisk(WithStart, Risk):
     # of the last four calls with different arguments, and thus up to four risks alive.
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[_Query, ...]:
-        """Return nodes in the length r of the query, each with the loss of its length.
+        """Return quadrature nodes for the length r of the query.
 
         The nodes are fine enough for all ω between -``largest`` and ``largest``.
         """

@@ -458,7 +458,8 @@ class SymmetricRisk(WithStart, Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The diagonal of Γ in the eigenbasis of Σ, (d,).
 
-        The entry for the largest eigenvalue of Σ is the first.
+        These are the eigenvalues of Γ if it commutes with Σ. The entry for the largest
+        eigenvalue of Σ is the first.
         """
         _, vectors = np.linalg.eigh(self.covariance)
         diagonal = np.einsum("ik,ij,jk->k", vectors, params, vectors)

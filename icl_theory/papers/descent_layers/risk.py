@@ -211,10 +211,11 @@ class LayersRisk(WithStart, Risk):
         residual = _Residual(x, *self._steps(checked))
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
-        # The difference between the integrals of r² on both grids. The loss has half of
-        # each integral. The noise term needs no comparison of its own: as r(0) = 1, its
-        # integrand (1 - r)²/λ is a polynomial of a lower degree than r². So the grid is
-        # exact for it up to the rounding that the next error covers.
+        # The difference between the integrals of r² on both grids; the factor ½ of the
+        # loss is left out, to be cautious. The density is smooth but no polynomial, so
+        # a grid has an error, which grows with the degree. The noise term needs no
+        # comparison of its own: as r(0) = 1, its integrand (1 - r)²/λ is a polynomial
+        # of a lower degree than r².
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
         # The relative error of the density in units of ROUNDING, cautiously. Neither

@@ -434,7 +434,10 @@ class SampledLayer(SampledRisk):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory with EEᵀ/N; a generous bound."""
+        """How many numbers a prompt takes in memory; a generous bound.
+
+        They are those of EEᵀ/N and of a few vectors for each head.
+        """
         size = self.law.d + 2.0
         return super()._numbers + size * (size + 4.0 * self._heads)
 

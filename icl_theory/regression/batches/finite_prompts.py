@@ -316,11 +316,12 @@ class _TailWatch:
     def add_counted(
         self, index: Index, fall: _Fall, last_above: Steps, counted_from: Steps
     ) -> None:
-        """Add the counted steps of the points ``index``, (n,) each.
+        """Take account of the counted steps of the points ``index``, (n,) each.
 
-        The steps of a point are counted from the step ``counted_from`` on, which was
-        observed. If the point is above its limit at any counted step, ``last_above`` is
-        the last such step.
+        Steps that are counted by an integral are not observed one by one; ``fall`` says
+        what is known of them. They follow the step ``counted_from``, which was
+        observed. If a point is above its limit at any counted step, ``last_above`` is
+        the last such step: the one of ``fall``, or the last step of the run.
         """
         is_above = fall.is_above
         last_above_before = self.last_above[index]

@@ -540,7 +540,7 @@ def _groups(posed: Mapping[int, tuple[Any, PopulationRisk]]) -> list[list[int]]:
 def _columns(
     problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int
 ) -> dict[str, Array]:
-    """Return the columns of the points of one batch."""
+    """Return the columns of a sweep's table for the points of one batch."""
     eta = np.array([problem.rate() for problem in problems])
     floor = np.array([risk.floor() for risk in risks])
     doubts = Doubts(len(risks))
