@@ -44,8 +44,8 @@ Moves = Callable[[Array, Index], Array]
 Precondition = Callable[[Array, Index], Array]
 
 # The error of the last iterate may be this many times the error that is extrapolated
-# from the residuals. In 1,774 strides the true error was at most 240 times the
-# extrapolated one, and more than 20 times in one stride of a hundred. The residual
+# from the residuals. In 1,774 strides the ratio of the true error to the extrapolated
+# one was at most 240, and above 20 in 1 % of the strides. The residual
 # bounds the error, too: the true error was never more than 1.6 times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as

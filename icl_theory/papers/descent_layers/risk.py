@@ -179,12 +179,10 @@ class LayersRisk(WithStart, Risk):
         x, weights, zeros = self.spectrum()
         residual = _Residual(x, *self._steps(params))
         r = residual.values[-1]
-        mean_square = weights @ r**2
+        mean_square = self._mean_square(x, weights, r)
         r_gradient = weights * r  # of the loss, half of the mean square
-        if self.noise > 0.0 and math.isfinite(self.N):
-            variance = self.noise**2 / self.N
-            mean_square += variance * (weights / x) @ (1.0 - r) ** 2
-            r_gradient -= variance * weights / x * (1.0 - r)
+        if self._noise_variance > 0.0:
+            r_gradient -= self._noise_variance * weights / x * (1.0 - r)
         # In the directions of the eigenvalue 0 nothing is explained: r = 1.
         loss = 0.5 * (mean_square + zeros)
         # Powers of large steps overflow, and may give NaN, which the engine refuses.
@@ -195,6 +193,18 @@ class LayersRisk(WithStart, Risk):
         # step. Entries that belong to no parameter are cut off at the end of the
         # gradient: the entry of the last token step, or the entries of all token steps.
         return float(loss), residual.back(r_gradient)[: self.size]
+
+    @property
+    def _noise_variance(self) -> float:
+        """The variance σ²/N that noise has in the mean of a prompt."""
+        return self.noise**2 / self.N  # 0 for infinite prompts
+
+    def _mean_square(self, x: Array, weights: Array, r: Array) -> float:
+        """Return ∫ r² dρ + (σ²/N) ∫ (1 - r)²/λ dρ over the positive eigenvalues."""
+        mean_square = weights @ r**2
+        if self._noise_variance > 0.0:
+            mean_square += self._noise_variance * (weights / x) @ (1.0 - r) ** 2
+        return float(mean_square)
 
     def loss_error(self, params: ArrayLike) -> float:
         """Estimate the error of the loss, cautiously.
@@ -211,13 +221,11 @@ class LayersRisk(WithStart, Risk):
         residual = _Residual(x, *self._steps(checked))
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
-        # The difference between the integrals of r² on both grids; the factor ½ of the
-        # loss is left out, to be cautious. The density is smooth but no polynomial, so
-        # a grid has an error, which grows with the degree. The noise term needs no
-        # comparison of its own: as r(0) = 1, its integrand (1 - r)²/λ is a polynomial
-        # of a lower degree than r².
-        grid_error = weights @ r**2
-        grid_error -= finer_weights @ finer_residual.values[-1] ** 2
+        # The density of the eigenvalues is smooth but no polynomial, so a grid has an
+        # error. The factor ½ of the loss is left out, to be cautious.
+        finer_r = finer_residual.values[-1]
+        grid_error = self._mean_square(x, weights, r)
+        grid_error -= self._mean_square(finer_x, finer_weights, finer_r)
         # The relative error of the density in units of ROUNDING, cautiously. Neither
         # the three constants of this formula nor its growth with the number of nodes,
         # the number of layers and √N are derived. The tests compare the estimate with
@@ -228,8 +236,10 @@ class LayersRisk(WithStart, Risk):
         density_error = ROUNDING * density_roundings * loss
         r_error = residual.rounding()
         # ½(r + error)² - ½r² = r error + ½error²; the last factor ½ is left out. The
-        # effect of these errors on the noise term is not counted.
+        # noise term has 1 - r in place of r.
         residual_error = weights @ (np.abs(r) * r_error + r_error**2)
+        noise_weights = self._noise_variance * weights / x
+        residual_error += noise_weights @ (np.abs(1.0 - r) * r_error + r_error**2)
         return float(abs(grid_error) + density_error + residual_error)
 
     @property

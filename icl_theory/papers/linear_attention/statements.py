@@ -932,8 +932,8 @@ def merged_fixed_points(quick: bool) -> Claim:
 
 @row("linear attention: levels", STAIRS.format("Eq. 19"), bound="0")
 def levels(quick: bool) -> Claim:
-    """from small starts the loss rests at one level after the other, ½Σ_{j>k} σ_j²
-    above its floor
+    """from small starts the loss rests in turn at levels ½Σ_{j>k} σ_j² above its floor,
+    with k = 0, 1, 2 learnt directions
     """
     distances = []
     # Sizes of the random heads at step 0, in falling order.

@@ -539,8 +539,9 @@ class RecallRisk(Risk):
 
     def _atoms_of_data(self, data: Sentences) -> Atoms:
         """Group given sentences by their trigger and number of bigrams."""
-        # If v exists, the attention is "softmax-limit", since data exclude "softmax".
-        # In the limit of long contexts the loss does not depend on the counts.
+        # Only the two softmax attentions are scaled. Given sentences exclude "softmax",
+        # so a scaled attention is "softmax-limit" here. In the limit of long contexts
+        # the loss does not depend on the counts.
         c = np.zeros_like(data.c) if self.scaled else data.c
         pairs, multiplicity = np.unique(
             np.stack([data.trigger, c]), axis=1, return_counts=True

@@ -402,9 +402,9 @@ class _MeanOverSentences:
     ) -> _AttentionSlopes:
         """Add the loss of a cell and the derivative with respect to γ.
 
-        The loss is the divergence of the predicted odds of noise against y from the
-        true odds, plus the loss of y and noise together against all other words. The
-        other derivatives are returned.
+        The loss has two parts: the divergence between the true and the predicted odds
+        of noise against y, and the loss of y and noise together against all other
+        words. The other derivatives are returned.
         """
         noise = self._noise(cell, logits, A, B)
         log_odds = noise.logit - logits.output

@@ -647,8 +647,10 @@ class FiniteGaussianRisk(Risk):
             constant = np.full_like(X, law.sigma_a * math.sqrt(d - 1.0))
             values = np.stack([law.sigma_a * X * X, constant, law.sigma_b * X], axis=1)
             target = np.array([law.sigma_a * r * r, 0.0, law.sigma_b * r])
-            # The variance of a label around the mean label of its node: each of d - 1
-            # directions across the query adds the same.
+            # The variance of a label around the mean label of its node. Each direction
+            # i of the d - 1 across the query adds 2σ_a²X² from the terms A_qi and A_iq,
+            # dσ_a² from its share of the terms A_ij across the query, and σ_b² from the
+            # term b_i.
             across = law.sigma_a**2 * (2.0 * X * X + d) + law.sigma_b**2
             spread = (d - 1.0) * across + self.noise**2
             tokens = Kind(self.N, probs=probs, values=values, spread=spread)

@@ -785,7 +785,8 @@ def lengths(quick: bool) -> Errors:
         limit = risk.loss(scores)
         excess_of_short = random_risk(seed, K, N=10**5).loss(scores) - limit
         excess_of_long = random_risk(seed, K, N=10**6).loss(scores) - limit
-        # The lengths differ by a factor of 10, so that a law N^-b has this exponent b.
+        # If the excess falls like N^-b, the ratio of both excesses is 10^b, because the
+        # lengths differ by a factor of 10.
         exponent = math.log10(excess_of_short / excess_of_long)
         yield abs(exponent - 1.0)
     return f"{count} random kernels and scores, N = 10⁵, 10⁶: exponent against 1"
