@@ -21,7 +21,8 @@ from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw
 
 # Arguments of `figure` for a quick drawing.
 QUICK = {"H": 24, "steps": 120}
-# The setting in the explorer that is nearest to this figure; its page links to it.
+# The setting in the explorer that is nearest to this figure. The page of the paper
+# links to this setting.
 EXPLORER = "recall?V=60&triggers=25&alpha=0&eta=0.2&counts=1&t=50"
 
 

@@ -23,7 +23,8 @@ from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
 # Arguments of `figure` for a quick drawing.
 QUICK = {"V": 20, "H": 24, "steps": 100, "tests": 64}
-# The setting in the explorer that is nearest to this figure; its page links to it.
+# The setting in the explorer that is nearest to this figure. The page of the paper
+# links to this setting.
 EXPLORER = "recall?V=60&triggers=1&alpha=0.5&eta=0.05&counts=1&t=60"
 # The columns: the parts that are left out, by the title of the column.
 PARTS = {
