@@ -165,7 +165,7 @@ LONG = {
     "dictionary: linear convergence",
     "dictionary: ridge regression",
     "first layer first",
-    "first layer: the parent wins",
+    "first layer: parent against lag 0",
     "induction heads: plateaus",
     "linear attention: ReLU attention",
     "linear attention: early stopping",

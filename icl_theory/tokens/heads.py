@@ -549,8 +549,9 @@ class GaussianHeadsRisk(WithStart, Risk):
         centred = scores - mean_scores[:, :, None]
         slope_of_mean = np.einsum("hbn,hbn,bn->hb", attention, centred, labels)
         slopes = error * np.concatenate([means, output * slope_of_mean])
-        place = first_places(params, len(labels)) + np.arange(params.shape[1])
-        return Pass(0.5 * error**2, place, slopes.T)
+        # The places of the derivatives of each prompt among the parameters of all runs
+        places = first_places(params, len(labels)) + np.arange(params.shape[1])
+        return Pass(0.5 * error**2, places, slopes.T)
 
 
 class _Query(NamedTuple):

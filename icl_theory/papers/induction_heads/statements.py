@@ -1143,7 +1143,7 @@ def trees(quick: bool) -> Claim:
     )
 
 
-@row("first layer: the parent wins", NICHANI.format("argmax"), bound="lag 1")
+@row("first layer: parent against lag 0", NICHANI.format("argmax"), bound="lag 1")
 def argmax(quick: bool) -> Claim:
     """averaged over chains whose rows are independent with a Dirichlet law, the gain of
     the parent, lag 1, is the largest of all, including the gain of the symbol itself,

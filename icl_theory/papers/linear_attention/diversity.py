@@ -486,15 +486,15 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
 
 
 def _effective_ridge(sigma: Array, n: float) -> float:
-    """Return the ridge κ with Σ σ/(σ + κ) = n, or 0 for more prompts than features.
+    """Return the ridge κ with Σ σ/(σ + κ) = n, or 0 for no fewer prompts than features.
 
     ``sigma`` has the variances of p features. On average, the fit of least norm to n
-    prompts is the ridge regression with this κ on infinitely many prompts. For n > p
+    prompts is the ridge regression with this κ on infinitely many prompts. For n >= p
     the fit has no ridge.
     """
     from scipy.optimize import brentq  # slow to load
 
-    if n > sigma.size:
+    if n >= sigma.size:
         return 0.0
 
     def excess_dimensions(log_ridge: float) -> float:

@@ -578,8 +578,7 @@ class LinearAttention(Family):
         r"""Return half the largest stable learning rate.
 
         The rate is stable at the minimum that descent from a small start reaches. With
-        the largest curvature c of the loss with respect to the trained entries of Γ, it
-        is
+        the largest curvature c of the loss with respect to all entries of Γ, it is
 
         - 1/c for the merged Γ,
         - :math:`1/(2\|\Gamma^*\|_Fc)` for (v, A) and for merged heads,
@@ -589,8 +588,9 @@ class LinearAttention(Family):
           their tensor (`TensorRisk`) as c,
         - the rate of `LoopedRisk` for several layers.
 
-        For normal prompts c is :math:`q_{\max}m_{\max}`, except that a diagonal merged
-        Γ has only the curvatures :math:`q_jm_j`. On a fixed set whose loss is quadratic
+        For normal prompts c is :math:`q_{\max}m_{\max}`, except that c is the largest
+        :math:`q_jm_j` for a diagonal merged Γ, whose other entries are not trained. On
+        a fixed set whose loss is quadratic
         in Γ, c and Γ* belong to this loss.
         """
         risk = self.risk()

@@ -126,9 +126,10 @@ class MergedRisk(BestKnown):
     def curvature(self) -> Array:
         """Eigenvalues of the Hessian in the modes, of the shape of the parameters."""
         q, s, _, _ = self.law.modes
+        m = s**2
         if self.start.ndim == 1:
-            return np.asarray(q * s**2)
-        return np.asarray(np.multiply.outer(q, s**2))
+            return np.asarray(q * m)
+        return np.asarray(np.multiply.outer(q, m))
 
     @cached_property
     def best(self) -> Array:

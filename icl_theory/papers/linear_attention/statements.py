@@ -786,7 +786,9 @@ def directions(law: PromptLaw) -> Directions:
     return Directions(sigma, queries, keys)
 
 
-@identity("linear attention: fixed points", STAIRS.format("Eqs. 15 to 19"), 1e-10)
+@identity(
+    "linear attention: separate fixed points", STAIRS.format("Eqs. 15 to 19"), 1e-10
+)
 def fixed_points(quick: bool) -> Errors:
     """the fixed points of heads of rank one are exactly 2^d matrices Γ, one for each
     set S of directions; the excess is ½Σ_{j∉S} σ_j²; for W = I, Λq = Λ they are

@@ -224,7 +224,11 @@ def excess(
     v: float,
     gamma: float,
 ) -> Slopes:
-    r"""Average the excess over all sentences, with its derivatives and the attention.
+    r"""Average the excess of the loss over all sentences.
+
+    It is the excess over the entropy of the noise. The derivatives and the attention
+    are returned, too. ``strength`` has the λ of each trigger, and ``alpha`` is the
+    probability of noise.
 
     Let A = e^λ/Z and B = 1/Z, with the denominator Z of the attention, and let the word
     x occur n_x times among the words that fill the sentence around the bigrams. The
@@ -239,8 +243,8 @@ def excess(
     the trigger, cA + c_τ B, to the logit of noise. 𝒱 lets noise through, which adds
     v c_τ B. So a = κc and b = (κ + 1)c_τ. With the weights "projection", F adds v times
     the attention on all words that may be outputs: a = c, and b is their number among
-    the n words that fill. These weights are called with κ = -1, which stands for κ = 1
-    without the term γκ v h B, because 𝒱 blocks the trigger.
+    the n words that fill. For these weights the argument ``kappa`` is -1: the formulas
+    then hold with κ = 1 but without the term γκ v h B, because 𝒱 blocks the trigger.
 
     The excess is infinite if a logit may exceed `LARGEST_LOGIT`.
     """

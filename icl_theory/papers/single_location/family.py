@@ -637,7 +637,11 @@ class SingleLocation(Family):
 
     @property
     def _on_sphere(self) -> bool:
-        """Whether k and v may be off the manifold; with softmax they never are."""
+        """Whether k and v may be off the manifold.
+
+        An array with two axes has all coordinates of k and v. Softmax attention refuses
+        such arrays and the start "sphere".
+        """
         return self.start == "sphere" or np.ndim(self.start) == 2
 
     def risk(self) -> Risk:

@@ -138,21 +138,23 @@ def error(quick: bool) -> Errors:
         attention, u = random_attention(rng, d)
         mean, squared_distance = by_grid(attention, u, N)
         scale = np.abs(attention.limit(u)).max()
+        # A single number is a relative error, and a pair is a formula with its
+        # reference.
         yield np.abs(attention.mean_output(u, N) - mean).max() / scale
         yield np.array([attention.error(u, N)]), squared_distance
     # In one dimension both terms of the error are multiples of one number, and for one
     # token the moments are all 1. Two tokens in two dimensions tell the terms apart, on
     # a grid with four axes. With half of u the variance is at most 1/4, so that the
     # wide spacing is exact.
-    planes = 1 if quick else 10
-    for _ in range(planes):
+    planar_problems = 1 if quick else 10
+    for _ in range(planar_problems):
         attention, u = random_attention(rng, 2)
         half_u = 0.5 * u
         _, squared_distance = by_grid(attention, half_u, N=2, step=WIDE_STEP)
         yield np.array([attention.error(half_u, N=2)]), squared_distance
     return (
-        f"{problems} random Γ, m, V, u with (d, N) = {listed(sizes)}, and {planes} with"
-        " (2, 2), by a grid of all tokens"
+        f"{problems} random Γ, m, V, u with (d, N) = {listed(sizes)}, and"
+        f" {planar_problems} with (2, 2), by a grid of all tokens"
     )
 
 

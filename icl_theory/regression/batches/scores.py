@@ -877,7 +877,8 @@ def _end_of_phase_2(
 def _last_rise(is_above: Mask) -> Index:
     """Row of the last change from False to True in each column of a mask, (P,).
 
-    Without a change the row has no meaning.
+    A column that begins with True changes in row 0. Without a change the row has no
+    meaning.
     """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]

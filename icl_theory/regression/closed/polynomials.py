@@ -31,8 +31,9 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
         A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j,
         \qquad A(u + c\,g) = A(u) + 1
 
-    The second equation is expanded in c, with :math:`D = a(1-a)\,d/da` for d/du. Its
-    order :math:`c^{j+1}` is :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i
+    Here :math:`g = a(1-a)^2`, and F is the flow time, for which :math:`g\,DF = 1`. The
+    second equation is expanded in c, with :math:`D = a(1-a)\,d/da` for d/du. Its order
+    :math:`c^{j+1}` is :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i
     A_{j+1-i}` with :math:`A_{-1} = F` and :math:`A_0 = \tfrac12\ln g`. Every
     :math:`P_j` is a polynomial, and its coefficients are computed exactly.
 
