@@ -3,9 +3,10 @@
 The names are listed in ``__init__.pyi``; each is loaded when it is first used.
 """
 
+# This form of import does not ask the package `engine` for a public name `display`.
+import icl_theory.engine.display as _display
 from icl_theory._names import attach as _attach
 from icl_theory._version import __version__ as __version__
-from icl_theory.engine import display as _display
 
 # The module `icl_theory.results.representations` draws results. The engine, which
 # computes the results, must not import that module, so the engine gets only its name.

@@ -40,9 +40,6 @@ def unknown(module: str, name: str, public: Iterable[str]) -> AttributeError:
 
     Its message suggests the most similar name of ``public``, if one is similar.
     """
-    # Imported here because it loads NumPy, which only an error needs.
-    from icl_theory._validate import nearest
-
     # Tools look for names like __wrapped__ in every module, and need no suggestion.
     suggestion = "" if name.startswith("__") else nearest(name, public)
     return AttributeError(f"module {module!r} has no attribute {name!r}{suggestion}")
@@ -59,3 +56,26 @@ def suggesting(module: str, public: Iterable[str]) -> GetAttribute:
         raise unknown(module, name, public)
 
     return raise_unknown
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" with the candidate that is most similar to a word.
+
+    Return the empty text if no candidate is similar.
+    """
+    import difflib  # only an error needs it
+
+    # The candidates by their lower-case spelling. Words are compared in lower case,
+    # because a wrong capital is a likely mistake.
+    spellings: dict[str, list[str]] = {}
+    for candidate in candidates:
+        spellings.setdefault(candidate.lower(), []).append(candidate)
+    similar = difflib.get_close_matches(word.lower(), spellings, n=1)
+    if not similar:
+        return ""
+    # Several candidates may differ in capitals alone, like a module and its class.
+    # Choose the one with the most similar capitals. With the cutoff 0 no candidate is
+    # too different, so there always is one.
+    (lower_case,) = similar
+    (best,) = difflib.get_close_matches(word, spellings[lower_case], n=1, cutoff=0.0)
+    return f" (did you mean {best}?)"

@@ -6,7 +6,6 @@ raises the ValueError that `argument_error` builds; docstrings say "refuse" for 
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -41,27 +40,6 @@ def argument_error(name: str, value: object, allowed: str) -> ValueError:
     # A name that a user gives may have several lines, too.
     name = " ".join(str(name).split())
     return ValueError(f"{name} = {shown}: must be {allowed}")
-
-
-def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return " (did you mean ...?)" with the candidate that is most similar to a word.
-
-    Return the empty text if no candidate is similar.
-    """
-    # The candidates by their lower-case spelling. Words are compared in lower case,
-    # because a wrong capital is a likely mistake.
-    spellings: dict[str, list[str]] = {}
-    for candidate in candidates:
-        spellings.setdefault(candidate.lower(), []).append(candidate)
-    similar = difflib.get_close_matches(word.lower(), spellings, n=1)
-    if not similar:
-        return ""
-    # Several candidates may differ in capitals alone, like a module and its class.
-    # Choose the one with the most similar capitals. With the cutoff 0 no candidate is
-    # too different, so there always is one.
-    (lower_case,) = similar
-    (best,) = difflib.get_close_matches(word, spellings[lower_case], n=1, cutoff=0.0)
-    return f" (did you mean {best}?)"
 
 
 def instance(

@@ -22,7 +22,8 @@ import numpy as np
 import typer
 from rich.markup import escape
 
-from icl_theory._validate import argument_error, nearest
+from icl_theory._names import nearest
+from icl_theory._validate import argument_error
 from icl_theory.cli import completion
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter

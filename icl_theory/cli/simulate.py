@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 import icl_theory
-from icl_theory._validate import argument_error, nearest
+from icl_theory._names import nearest
+from icl_theory._validate import argument_error
 from icl_theory.cli import completion
 from icl_theory.cli.options import (
     Config,

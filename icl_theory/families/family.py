@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_problem
-from icl_theory._validate import argument_error, iterable, mapping, nearest
+from icl_theory._names import nearest
+from icl_theory._validate import argument_error, iterable, mapping
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress

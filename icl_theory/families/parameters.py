@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl_theory import _validate
+from icl_theory._names import nearest
 from icl_theory._validate import (
     INT64_MAX,
     LARGEST,
     argument_error,
     integer,
     iterable,
-    nearest,
     number,
 )
 from icl_theory.engine.trajectory import Label

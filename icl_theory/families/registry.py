@@ -12,7 +12,8 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icl_theory._validate import argument_error, nearest
+from icl_theory._names import nearest
+from icl_theory._validate import argument_error
 from icl_theory.families.plug_ins import discover, left_out, load
 
 if TYPE_CHECKING:

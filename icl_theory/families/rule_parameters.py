@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import argument_error, below_one, instance, nearest
+from icl_theory._names import nearest
+from icl_theory._validate import argument_error, below_one, instance
 from icl_theory.engine.rules import (
     RULES,
     Clipped,

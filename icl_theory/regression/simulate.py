@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import argument_error, nearest
+from icl_theory._names import nearest
+from icl_theory._validate import argument_error
 from icl_theory.engine.descent import MAX_STEPS, Callback
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.pullback import COORDINATES
