@@ -116,8 +116,8 @@ def stable_rate(
         As in `curvature_bound`.
     speed : float or ndarray
         Factor by which the coordinates raise the bound on the curvature. It is 1 for
-        the scores themselves. For a trained matrix Q it is `embedding_stretch`, which
-        is ``Δ⁴/4`` if the features form a simplex or an orthogonal basis.
+        the scores themselves. For a trained matrix Q it is ``embedding_stretch``,
+        which is ``Δ⁴/4`` if the features form a simplex or an orthogonal basis.
 
     Returns
     -------
