@@ -9,9 +9,11 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
 
 import icl_theory as icl
 from icl_theory.engine import Rule
+from icl_theory.engine.comparison import compare
 from icl_theory.engine.risk import Solution
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
@@ -317,6 +319,13 @@ class Reduced(Sound):
 
 class ReducedWrong(Reduced):
     weight = 1.0
+
+
+def test_a_mean_of_pairs_has_as_many_degrees_of_freedom_as_pairs_less_one() -> None:
+    loss, squared_norm = compare(Line(2.0), Plane(1024, 0), {}, batches=64)
+    # Each of two checks has half of the false alarms, 0.001 on both sides together.
+    assert loss.limit == pytest.approx(student_t.isf(0.00025, 63), rel=1e-9)
+    assert squared_norm.limit == pytest.approx(student_t.isf(0.00025, 31), rel=1e-9)
 
 
 class Bowl(icl.Risk):

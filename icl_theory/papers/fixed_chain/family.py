@@ -66,7 +66,7 @@ class ChainLogitsRisk(WithStart, Risk):
         Initial parameters.
     tied : bool
         Whether u is e.
-    trained : bool
+    trains_bias : bool
         Whether b is trained.
 
     References
@@ -78,7 +78,7 @@ class ChainLogitsRisk(WithStart, Risk):
     q: float
     start: Array
     tied: bool = True
-    trained: bool = False
+    trains_bias: bool = False
 
     @cached_property
     def ones(self) -> Array:
@@ -174,8 +174,7 @@ class ChainLogitsRisk(WithStart, Risk):
     def _predicted(self, params: Array) -> Array:
         """Return the logits after 0 and after 1, (2, ...)."""
         s = self._strength(params)
-        trains_bias = self.trained
-        if trains_bias:
+        if self.trains_bias:
             e = params[0]
             b = params[-1]
             after_0 = b - 0.5 * (e * self._readout(params))
@@ -210,15 +209,14 @@ class ChainLogitsRisk(WithStart, Risk):
         # Only the logit after 1 contains s, and both contain b - eu/2.
         s_slope = slope_after_1
         # At the best bias the derivatives with respect to the logits sum to zero.
-        trains_bias = self.trained
-        bias_slope = slope_after_0 + slope_after_1 if trains_bias else 0.0
+        bias_slope = slope_after_0 + slope_after_1 if self.trains_bias else 0.0
         eu_slope = s_slope * gate - 0.5 * bias_slope
         w_slope = s_slope * e * u * 4.0 * abs(w)  # w|w| has the derivative 2|w|
         if self.tied:
             gradient = [2.0 * e * eu_slope, w_slope]
         else:
             gradient = [u * eu_slope, w_slope, e * eu_slope]
-        if trains_bias:
+        if self.trains_bias:
             gradient.append(bias_slope)
         return np.array(gradient)
 
@@ -385,7 +383,7 @@ class FixedChain(Family):
         """Return the risk over (e, w[, u][, b])."""
         trains_bias = self.bias == "trained"
         return ChainLogitsRisk(
-            self.p, self.q, self.initial, self.tied, trained=trains_bias
+            self.p, self.q, self.initial, self.tied, trains_bias=trains_bias
         )
 
     @property

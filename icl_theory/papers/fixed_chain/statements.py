@@ -109,8 +109,8 @@ def curvature(quick: bool) -> Claim:
     # rounding.
     is_minimum = [at_unigram.least > -1e-8 for at_unigram in tied]
     is_predicted_minimum = [at_unigram.product > 0.0 for at_unigram in tied]
-    any_number = 0.5  # any number makes the readout a parameter of its own
-    untied = [at_unigram.least for at_unigram in _curvatures(any_number)]
+    # Any number makes the readout a parameter of its own.
+    untied = [at_unigram.least for at_unigram in _curvatures(readout=0.5)]
     # The least eigenvalues are -0.012 or less. The bound is far above rounding errors.
     are_saddles = max(untied) < -1e-3
     return Claim.of(
