@@ -33,8 +33,12 @@ def argument_error(name: str, value: object, allowed: str) -> ValueError:
     try:
         # The text of an array may have several lines, but an error has one.
         shown = " ".join(repr(value).split())
-    except ValueError:  # Python writes no integer of more than a few thousand digits
-        shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
+    except ValueError:
+        # Python writes no integer of more than a few thousand digits.
+        if isinstance(value, int):
+            shown = f"an integer of {value.bit_length()} bits"
+        else:
+            shown = f"a {type(value).__name__} with an integer of thousands of digits"
     if len(shown) > SHOWN_CHARACTERS:
         shown = shown[: SHOWN_CHARACTERS - 3] + "..."
     # A name that a user gives may have several lines, too.
@@ -47,7 +51,8 @@ def instance(
 ) -> T:
     """Return ``value`` if it is an instance of a class, or of one of several classes.
 
-    Otherwise the error says that ``allowed`` is allowed, for example "a Risk".
+    Anything else is refused. In the error, ``allowed`` describes the allowed values,
+    for example "a Risk".
     """
     if not isinstance(value, kind):
         raise argument_error(name, value, allowed)
@@ -91,7 +96,8 @@ def generator(name: str, value: Any) -> np.random.Generator:
 def mapping(name: str, value: Any, of_what: str) -> Mapping[str, Any]:
     """Return ``value`` if it is a mapping whose keys are texts.
 
-    The error says that ``of_what`` by name is allowed, for example "numbers by name".
+    In the error, ``of_what`` describes the values of the mapping: for "numbers" the
+    error asks for "numbers by name".
     """
     allowed = f"{of_what} by name"
     checked: Mapping[str, Any] = instance(name, value, Mapping, allowed)  # type: ignore[type-abstract]
@@ -114,10 +120,10 @@ NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating, *TIMES)
 # The limit of most real arguments. Squares of products of a few such numbers stay
 # within float64.
 LARGEST = 1e40
-# The largest number of features. It is generous: no larger one is of interest.
+# The largest number of features. It is generous: no larger number is of interest.
 MOST_FEATURES = 10**9
-# A matrix counts as symmetric if it differs from its transpose by at most this part of
-# its largest entry: more than rounding causes, and less than a mistake.
+# A matrix counts as symmetric if it differs from its transpose by at most this share of
+# its largest entry. Rounding makes smaller differences, and a mistake a larger one.
 SYMMETRY = 1e-12
 # The sum of probabilities may differ from 1 by this much, as the sum of rounded
 # decimals does.
@@ -146,7 +152,7 @@ def is_masked(value: Any) -> bool:
     return bool(masked(value))
 
 
-def _no_number(value: Any) -> bool:
+def _is_no_number(value: Any) -> bool:
     """Whether a value is known not to be a number, although `float` may convert it.
 
     `float` converts texts, for example, and in older versions of NumPy also arrays of
@@ -166,7 +172,7 @@ def _finite(name: str, value: Any, allowed: str) -> float:
     """Return a value as a finite float, or refuse it."""
     # NaN stands for a value that is not a number, and is refused below.
     try:
-        result = math.nan if _no_number(value) else float(value)
+        result = math.nan if _is_no_number(value) else float(value)
     except (TypeError, ValueError, OverflowError):
         result = math.nan
     if not math.isfinite(result):
@@ -231,7 +237,7 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
     interval = f"an integer in [{minimum}, {maximum}]"
     # Users need not know the limit of int64 unless they exceed it.
     allowed = interval if maximum != INT64_MAX else f"an integer >= {minimum}"
-    if _no_number(value):
+    if _is_no_number(value):
         raise argument_error(name, value, allowed)
     try:
         result = int(value)
@@ -248,8 +254,9 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
 def dimensions(value: Any) -> int:
     """Return the number of dimensions of an array, of nested lists or of a number.
 
-    It is 1 for an iterator and for a list with masked numbers, 2 for lists of unequal
-    lengths, and 0 for any other object that NumPy does not convert to an array.
+    It is 1 for a list with masked numbers, and 2 for lists of unequal lengths. It is 1
+    for other iterables of which NumPy makes an array without dimensions, such as an
+    iterator or a text. It is 0 for objects that NumPy cannot convert.
     """
     ndim = getattr(value, "ndim", None)
     if isinstance(ndim, int):  # the ndim of the class np.ndarray is not a number
@@ -257,7 +264,7 @@ def dimensions(value: Any) -> int:
     if isinstance(value, list | tuple) and is_masked(value):
         return 1  # NumPy would warn that masked numbers become NaN
     try:
-        # NumPy turns an iterator into an array without dimensions.
+        # NumPy turns an iterator or a text into an array without dimensions.
         least = 1 if hasattr(value, "__iter__") else 0
         return max(np.asarray(value).ndim, least)
     except ValueError:  # lists of unequal lengths
@@ -329,8 +336,8 @@ def fraction(name: str, value: Any) -> float:
 def floats(value: Any) -> Array | None:
     """Return real numbers as an array of float64, or None for any other value.
 
-    An array of float64 is returned itself, without a copy. Texts and dates are no
-    numbers. Neither are masked numbers: NumPy would use what the mask hides.
+    An array of float64 is returned itself, without a copy. Texts and dates do not count
+    as numbers. Neither do masked numbers: NumPy would use the numbers under the mask.
     """
     # An array of the class ndarray itself has no mask.
     if type(value) is not np.ndarray and is_masked(value):

@@ -85,6 +85,18 @@ def test_adam_that_forgets_the_half_is_recognised_at_step_0(
     assert compared.explanations[0].parameters["scale"] == 0.5
 
 
+def test_adam_is_recognised_in_units_of_the_mean_squared_error() -> None:
+    """The candidate must have the factor 2 of the run's loss."""
+    problem = icl.Regression(
+        L=2.0, delta=1.0, K=5, N=20, eta=0.02, loss="mse", max_steps=199
+    )
+    adam = problem.changed(rule="adam").simulate()
+    steps = np.arange(200)
+    losses = [adam.at(int(step)).loss for step in steps]
+    found = problem.simulate().compare(losses, steps=steps, errors=2e-3)
+    assert [explanation.name for explanation in found.explanations] == ["adam"]
+
+
 def test_fitted_parameters_are_those_of_the_training() -> None:
     """Losses by plain iteration of the quadratic loss of linear attention.
 

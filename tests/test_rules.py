@@ -207,6 +207,15 @@ def test_inside_the_ball_a_change_keeps_all_its_digits() -> None:
     np.testing.assert_array_equal(change, -0.5 * gradient)
 
 
+def test_a_projection_of_tiny_parameters_is_on_the_sphere() -> None:
+    """The squares of these parameters underflow."""
+    params = np.array([3e-200, 4e-200])
+    change, _memory = Projected(GradientDescent(), 1.0, "sphere").step(
+        QuarticBowl(), params, np.zeros(2), 0.5, NO_MEMORY, 1
+    )
+    np.testing.assert_allclose(params + change, [0.6, 0.8], rtol=1e-14)
+
+
 @pytest.mark.parametrize("onto", ["ball", "sphere"])
 def test_projection_by_blocks_is_that_of_each_block(onto: str) -> None:
     """Two vectors of which the first grows beyond the radius, in a loop of one's own."""

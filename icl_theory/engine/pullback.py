@@ -52,7 +52,8 @@ COORDINATES = ("class", "embedding", "factored")
 class Map(Protocol):
     r"""A map φ from the trained parameters θ to the parameters of an inner risk.
 
-    Let g be the gradient and H the Hessian of the inner risk. The gradient of
+    Let :math:`\mathcal L` be the loss of the inner risk, g its gradient and H its
+    Hessian at φ(θ), and φ' the derivative of φ at θ. The gradient of
     :math:`\mathcal L(\phi(\theta))` with respect to θ is :math:`\phi'^\top g`. The
     Hessian with respect to θ is :math:`\phi'^\top H \phi'` plus the derivative of
     :math:`\phi'^\top g` at a fixed g.
@@ -86,7 +87,7 @@ class Map(Protocol):
         return 0.0
 
     def stretch(self, params: Array) -> float:
-        """Norm of the derivative of `inward`, or an upper bound of this norm."""
+        """Spectral norm of the derivative of `inward`, or an upper bound of it."""
         ...
 
     def blocks(self, array: Array) -> Sequence[Array]:
@@ -98,8 +99,8 @@ class Map(Protocol):
 class Embedding(Map):
     r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero.
 
-    The rows of X are K features, vectors of d numbers. The rows of Y are the vectors of
-    the queries; by default Y = X.
+    The rows of X, ``vectors``, are K features, each a vector of d numbers. The rows of
+    Y, ``query_vectors``, are the vectors of the queries; by default Y = X.
 
     If Y = X, a step of gradient descent on ``Q`` changes the scores by
     :math:`-\eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma` with the Gram matrix
@@ -162,12 +163,15 @@ class Embedding(Map):
 class Linear(WithStart, Map):
     r"""Scores that are linear in the parameters, :math:`S = \sum_j M_j \theta_j`.
 
-    Examples of such parameters are a temperature, and scores of positions.
+    Here :math:`M_j` has the derivatives of all scores with respect to the parameter
+    :math:`\theta_j`. Examples of such parameters are a temperature, and scores of
+    positions.
 
     Parameters
     ----------
     matrix : array_like, shape of the scores + shape of ``start``
-        The derivatives of the scores with respect to the parameters.
+        M, the derivatives of the scores with respect to the parameters: the arrays
+        :math:`M_j`, with j along the last axes.
     start : array_like, (k,) or any other shape
         The parameters at step 0.
     """
@@ -177,7 +181,8 @@ class Linear(WithStart, Map):
 
     def __post_init__(self) -> None:
         # `real_array` takes the number of axes that an array must have. Here any number
-        # from 1 on is allowed, so the array's own number of axes is passed.
+        # from 1 on is allowed, so the array's own number of axes is passed. An array of
+        # objects can hold any argument; `real_array` refuses everything but numbers.
         start_ndim = np.asarray(self.start, dtype=object).ndim
         start = real_array("start", self.start, max(start_ndim, 1))
         matrix_ndim = np.asarray(self.matrix, dtype=object).ndim
@@ -328,8 +333,8 @@ class Affine(Map):
         from scipy.sparse import csc_array  # slow to load
 
         base = real_array("base", self.base, 1)
-        numbers = sequence("sizes", self.sizes, int, "integers")
-        sizes = tuple(integer("sizes", size, minimum=1) for size in numbers)
+        given_sizes = sequence("sizes", self.sizes, int, "integers")
+        sizes = tuple(integer("sizes", size, minimum=1) for size in given_sizes)
         shape = (base.size, sum(sizes))
         columns = instance(
             "columns", self.columns, csc_array, f"a csc_array of shape {shape}"
@@ -364,6 +369,8 @@ class Affine(Map):
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Views of the consecutive parts of θ that have the given ``sizes``."""
+        # np.split takes the indices at which a part begins, without the first index 0.
+        # So the last sum, the size of θ, is left out.
         return np.split(array, np.cumsum(self.sizes)[:-1])
 
 
@@ -405,7 +412,7 @@ class Pullback(AroundRisk):
             raise argument_error(
                 "map",
                 self.map,
-                "a Map (with initial, inward, push, outward and stretch)",
+                "an engine.Map, which defines initial, inward, outward and stretch",
             )
         shape = np.shape(self.risk.initial)
         # If the map fails, the error below shows its message in the place of a shape.
@@ -436,7 +443,7 @@ class Pullback(AroundRisk):
         return 0.0
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at n states, (n, ...), from those of the inner risk."""
+        """Gradients at n states, (n, ...), from the gradients of the inner risk."""
         inner_states = np.stack([self.map.inward(state) for state in states])
         inner_gradients = gradients_at(self.risk, inner_states)
         return np.stack(
@@ -455,7 +462,7 @@ class Pullback(AroundRisk):
         return self.risk.excess(self.map.inward(self._checked(params)))
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Error of the loss of the inner risk; infinite if φ(θ) overflows."""
+        """Estimated error of the loss of the inner risk; infinite if φ(θ) overflows."""
         inner_params = self.map.inward(self._checked(params))
         # A risk refuses parameters that are not finite.
         if not np.isfinite(inner_params).all():
@@ -471,12 +478,15 @@ class Pullback(AroundRisk):
         return self.map.stretch(params) * gain_at(self.risk, self.map.inward(params))
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        r"""``φ'^T H φ' v`` with the inner Hessian H, plus the bend of the map."""
+        r"""``φ'^T H φ' v`` for a direction v, plus the bend of the map along v.
+
+        H is the Hessian of the inner risk, and φ' the derivative of the map.
+        """
         inner_params = self.map.inward(params)
         inner_direction = self.map.push(params, direction)
         inner_product = self.risk.hessian_product(inner_params, inner_direction)
         product = self.map.outward(params, inner_product)
-        # A map that does not override `bend` is affine. Its bend is zero, so the
+        # A map that does not override `Map.bend` is affine. Its bend is zero, so the
         # gradient of the inner risk is not needed.
         if type(self.map).bend is Map.bend:
             return product
@@ -583,12 +593,15 @@ class SampledPullback(Pullback, AroundTrainer):
 
 
 def pulled_back(risk: Risk, change: Map) -> Pullback:
-    """Return a risk as a function of other parameters; a trainer remains a trainer."""
+    """Return a risk as a function of the parameters that the map ``change`` takes.
+
+    If the risk is a trainer, the result is a trainer, too.
+    """
     return _as_trainer(Pullback(risk, change))
 
 
 def _as_trainer(pullback: Pullback) -> Pullback:
-    """Return a pullback as a trainer if its inner risk is one, and else unchanged."""
+    """Return a pullback, turned into a trainer if its inner risk is a trainer."""
     if isinstance(pullback.risk, Trainer):
         return SampledPullback(pullback)
     return pullback
@@ -605,7 +618,7 @@ def core_risk(risk: Risk | None) -> Any:
 
 
 def core_params(risk: Risk, params: Array) -> Array:
-    """Return the parameters of the core risk for parameters of the outermost risk."""
+    """Map parameters of a risk to the parameters of its core risk."""
     while isinstance(risk, Pullback):
         params = risk.map.inward(params)
         risk = risk.risk
@@ -621,7 +634,7 @@ def replace_core(risk: Risk, core: Risk) -> Risk: ...
 
 
 def replace_core(risk: Risk, core: Risk) -> Risk:
-    """Return the changes of coordinates of a risk around another core risk."""
+    """Return the risk ``core`` within all changes of coordinates of ``risk``."""
     if not isinstance(risk, Pullback):
         return core
     # `replace` calls the constructor with the fields of the class, which a
@@ -727,7 +740,7 @@ def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback
     # Without a start the parameters are a vector of k zeros. The last axis of the
     # matrix has the length k.
     initial = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
-    # The axes before those of the parameters are the axes of the scores.
+    # The axes of the scores come first, and then the axes of the parameters.
     if matrix.shape[: matrix.ndim - initial.ndim] != score_shape:
         allowed = f"of shape ({', '.join(map(str, score_shape))}, k)"
         raise argument_error("vectors", matrix.shape, allowed)
@@ -747,7 +760,7 @@ def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Emb
     embedding = Embedding(np.asarray(vectors), given_queries)
     shape = np.shape(risk.initial)
     is_matrix = len(shape) == 2
-    # Without queries the features are the queries, and the matrix is square.
+    # Without queries the features are the queries, so the matrix must be square.
     if not is_matrix or (queries is None and shape[0] != shape[1]):
         raise argument_error(
             "risk",

@@ -1,8 +1,10 @@
 """Trainings that differ from a run, and their losses at the steps of a loss curve.
 
-`Trainings` returns the losses of a training with another risk, learning rate or rule at
-the steps of a curve. The module also defines three such risks: the mean of several
-risks, a risk with another start, and the loss on a fixed set of prompts.
+If a loss curve from elsewhere differs from a run, such a training may explain it
+(`engine.explanations`). `Trainings.losses` returns the losses of a training with
+another risk, learning rate or rule at the steps of the curve. The module also defines
+three such risks: the mean of several risks, a risk with another start, and the loss on
+a fixed set of prompts.
 """
 
 from __future__ import annotations
@@ -20,26 +22,31 @@ from icl_theory.engine.loss_curve import Run, Steps
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.sampling import Trainer
+from icl_theory.engine.scaled import ScaledRisk
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.windows import Windows
 
 # Trainings up to this step are followed one step at a time; longer trainings skip
 # steps. This many steps of a small model take less than a second.
 SINGLE_STEPS = 4096
-# A training whose steps cannot be skipped is followed up to this step. With a larger
-# number longer curves could be explained, but the search would take longer.
+# A training whose steps cannot be skipped is given up if it must go beyond this step.
+# With a larger number longer curves could be explained, but the search would take
+# longer.
 LONGEST = 20_000
 # An explanation is not tried if its trainings take more work than this. The work is the
 # number of gradients, and a gradient with respect to n parameters counts as sqrt(n), a
-# rough measure of its time.
+# rough measure of its time. With 25 parameters the limit is 20,000 gradients.
 MOST_WORK = 100_000
-# The number of points of a window at which losses are computed, the knots. Between them
-# losses are interpolated. There are at most 25 windows, and so at most 200 knots.
+# Losses are computed at no more than this many steps of a window, the knots, and
+# interpolated between them. There are at most 25 windows, and so at most 200 knots.
 KNOTS_PER_WINDOW = 8
 
 
 class MeanRisk(Risk):
-    """The mean of several risks over the same parameters."""
+    """The mean of several risks over the same parameters.
+
+    All of them have the start and the metric of the first one.
+    """
 
     def __init__(self, risks: Sequence[Risk]) -> None:
         self.risks = risks
@@ -67,9 +74,9 @@ class MeanRisk(Risk):
 
 
 class StartedAt(Risk):
-    """A risk with another start, which keeps only losses, gradients and the metric.
+    """The losses, gradients and metric of a risk, with another start.
 
-    The risks of `engine.with_start` keep more methods, which trainings do not need.
+    Trainings need no more. `engine.with_start` keeps the other methods of a risk, too.
     """
 
     def __init__(self, risk: Risk, start: Array) -> None:
@@ -87,12 +94,12 @@ class StartedAt(Risk):
         return self.risk.metric
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient of the risk."""
+        """Loss and gradient of the risk, which do not depend on its start."""
         return self.risk.evaluate(params, step)
 
 
 class FixedSet(Risk):
-    """The loss on a fixed set of prompts: the prompts of a trainer in step 0."""
+    """The loss on a fixed set: the prompts that a trainer draws in step 0."""
 
     def __init__(self, trainer: Trainer[Any]) -> None:
         self.trainer = trainer
@@ -117,7 +124,7 @@ class FixedSet(Risk):
         return float(np.std(self.trainer.losses_on(self.initial, self.prompts)))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient on the set."""
+        """Mean loss of the set and its gradient; the same at all steps."""
         return self.trainer.evaluate_on(params, self.prompts)
 
 
@@ -186,7 +193,9 @@ class Trainings:
         steps = np.maximum(self.windows.t[self.knots] + shift, 0)
         try:
             at_knots = _losses_at(risk, eta, rule, steps)
-        except ValueError:  # the rule cannot train the risk
+        except ValueError:
+            # The rule cannot train the risk, or a run that skips steps ended before the
+            # last step, for example because it diverges.
             return None
         if not np.isfinite(at_knots).all():  # the training diverges
             return None
@@ -208,10 +217,10 @@ class Trainings:
         trainings : int
             Number of trainings.
         risk, rule : Risk, Rule, optional
-            The risk and the rule of the trainings; by default the run's. A given rule
-            is taken to need every step.
+            The risk and the rule of the trainings; by default the run's. The steps of a
+            given rule are taken not to be skippable, as with a schedule.
         most : int
-            The largest work, in the unit of MOST_WORK.
+            The largest allowed work, in the unit of MOST_WORK.
 
         Raises
         ------
@@ -223,11 +232,12 @@ class Trainings:
         # Without a risk there is no training, and a closed form takes no gradients.
         if risk is None or risk.closed_form(self.run.eta, trained_by) is not None:
             return
-        # Long trainings skip steps. They are taken to need as many gradients as
-        # SINGLE_STEPS steps.
-        steps = self.last if rule is not None else min(self.last, SINGLE_STEPS)
-        # One gradient for each step of each training.
-        gradient_count = trainings * steps
+        # Every step takes one gradient. By the rule of the run, long trainings usually
+        # skip steps. They are taken to need no more gradients than SINGLE_STEPS steps.
+        gradients_each = self.last
+        if rule is None:
+            gradients_each = min(self.last, SINGLE_STEPS)
+        gradient_count = trainings * gradients_each
         if gradient_count * math.sqrt(np.size(risk.initial)) > most:
             raise TooLongError
 
@@ -242,6 +252,8 @@ class Trainings:
         # tiny number avoids a division by zero.
         tiny = float(np.finfo(float).tiny)
         ratio_at_knots = at_knots / np.maximum(self.exact[self.knots], tiny)
+        # The windows, and so roughly the knots, are evenly spaced in x = ln(1 + t).
+        # Between two knots a PCHIP curve stays between their values.
         x = np.log1p(self.windows.t.astype(float))
         ratio = PchipInterpolator(x[self.knots], ratio_at_knots)
         return np.asarray(self.exact * ratio(x))
@@ -249,8 +261,8 @@ class Trainings:
     def changed(self, **parameters: Any) -> Risk | None:
         """Return the risk of the family with other values of some parameters.
 
-        The result is None if the run has no family, or if the family does not have
-        these parameters or refuses the values.
+        The result is None if the run has no family, or if the family lacks one of these
+        parameters or refuses a value.
         """
         family = self.run.family
         if family is None or not parameters.keys() <= family.parameters().keys():
@@ -273,6 +285,9 @@ class Trainings:
         on_fixed_set = getattr(self.run, "on_fixed_set", False)
         if self.run.family is not None and not on_fixed_set:
             risk = self.run.family.unreduced()
+            # The risk of a run with loss="mse" is twice the risk of its family.
+            if risk is not None and isinstance(self.risk, ScaledRisk):
+                risk = ScaledRisk(risk, self.risk.factor)
         # The metric of a reduction is not 1: it counts the parameters that each
         # parameter of the reduction stands for.
         if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
@@ -288,7 +303,7 @@ class Trainings:
 
 
 def _knots(windows: Windows) -> NDArray[np.intp]:
-    """Return the indices of at most `KNOTS_PER_WINDOW` steps of each window.
+    """Return the indices of at most KNOTS_PER_WINDOW steps of each window.
 
     They include the first and the last step of the window.
     """
@@ -306,7 +321,8 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
     """Return the losses of a training at given steps.
 
     They are computed in the fastest way: from a closed form, step by step if the
-    training is short, or else by skipping steps.
+    training is short, or else by skipping steps. A longer training whose steps cannot
+    be skipped is also followed step by step, up to LONGEST.
 
     Raises
     ------
@@ -326,7 +342,7 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
         run = descend(risk, eta, steps=last, rule=rule, method="auto", progress=False)
         # The run may have stopped before the last step, because nothing changed any
         # more. Its solution, which every run of `descend` has, also computes later
-        # states.
+        # states. If the run diverged, `states` raises a ValueError.
         solution = run.solution
         assert solution is not None
     states = solution.states(np.asarray(steps))

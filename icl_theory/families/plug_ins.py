@@ -1,9 +1,9 @@
 """Plug-ins: families, and slots of families, that papers and other packages add.
 
-A slot is an attribute of a family that may be filled from outside, such as its claims.
-The core has no list of plug-ins. A plug-in is a package whose folder has a file
-``plug_in.toml``, with the fields of a `PlugIn`. Such packages are either inside
-`icl_theory.papers` or named by an entry point.
+A slot is an attribute of a family that other code may fill, such as its claims. The
+core has no list of plug-ins. A plug-in is a package whose folder has a file
+``plug_in.toml``, whose keys are the fields of a `PlugIn`. Such packages are either
+inside `icl_theory.papers` or named by an entry point.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from icl_theory.sweeps.grid import Column
 
 PAPERS = "icl_theory.papers"  # the package with the folders of papers
-GROUP = "icl_theory.papers"  # the group of entry points of other packages
+GROUP = "icl_theory.papers"  # the group of entry points by which other packages plug in
 FILE = "plug_in.toml"  # the file of a plug-in, in the folder of its package
 SLOTS = ("claims", "explorer", "theory_columns")  # the slots that a plug-in may fill
 # The slots of a family that several plug-ins may fill. The operator + joins the values
@@ -39,14 +39,14 @@ JOINED = ("claims", "theory_columns")
 
 @dataclass(frozen=True)
 class PlugIn:
-    """The families and slots that a folder of papers, or another package, adds.
+    """The families and slots that a folder of `icl_theory.papers` or a package adds.
 
     The parameters are the keys of the file ``plug_in.toml`` in the folder of a package.
-    An installed package is found by an entry point of the group ``icl_theory.papers``
-    whose value is the name of the package.
+    A package outside `icl_theory.papers` is found by an entry point of the group
+    ``icl_theory.papers`` whose value is the name of the package.
 
     Families and values of slots are given by their places in the format of an entry
-    point, ``"package.module:NAME"``, so that reading a plug-in loads nothing else.
+    point, ``"package.module:NAME"``, so that reading a plug-in loads none of them.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ class PlugIn:
     Raises
     ------
     ValueError
-        A place is not of the form ``"package.module:NAME"``, a slot is unknown, or the
-        order is not a finite number.
+        A place is not of the form ``"package.module:NAME"``, a slot is unknown, the
+        order is not a finite number, or families or slots are not given by name.
 
     References
     ----------
@@ -89,11 +89,13 @@ class PlugIn:
     order: float = 100.0
 
     def __post_init__(self) -> None:
-        # `mapping` returns its argument if it is a mapping with texts as keys.
-        places = dict(mapping("families", self.families, "places by name"))
-        slots_by_family = mapping("slots", self.slots, "slots by family")
+        # All places, by the name that the error about a wrong place shows. `mapping`
+        # returns its second argument, or refuses it unless it is a mapping with texts
+        # as keys.
+        places = dict(mapping("families", self.families, "places"))
+        slots_by_family = mapping("slots", self.slots, "slots of families")
         for family, slots in slots_by_family.items():
-            for slot, place in mapping(family, slots, "places by slot").items():
+            for slot, place in mapping(family, slots, "places of slots").items():
                 if slot not in SLOTS:
                     raise argument_error("slot", slot, f"one of {', '.join(SLOTS)}")
                 places[f"{family}.{slot}"] = place
@@ -205,8 +207,8 @@ def discover() -> Discovered:
 def _packages() -> dict[str, str]:
     """Return the packages of plug-ins by name: first the papers, then all others."""
     packages: dict[str, str] = {}
-    for folder in sorted(_folders_of_papers()):
-        packages[folder] = f"{PAPERS}.{folder}"
+    for paper in sorted(_folders_of_papers()):
+        packages[paper] = f"{PAPERS}.{paper}"
     # Imported here because this import takes a tenth of the start-up time of a command.
     from importlib.metadata import entry_points
 
@@ -216,9 +218,10 @@ def _packages() -> dict[str, str]:
 
 
 def _folders_of_papers() -> set[str]:
-    """Return the names of the folders of `icl_theory.papers`.
+    """Return the names of the folders of `icl_theory.papers` that may be plug-ins.
 
-    The set is empty if the core is installed without the papers.
+    These folders have an ``__init__.py`` or a ``plug_in.toml``. The set is empty if the
+    core is installed without the papers.
     """
     try:
         papers = importlib.import_module(PAPERS)
@@ -275,8 +278,9 @@ def read(folder: Path) -> PlugIn:
 class Contributed:
     """A slot of a family that plug-ins fill.
 
-    Its value comes from the plug-ins that name the family. If there are none, it comes
-    from the plug-ins that name a family from which this one inherits.
+    Its value comes from the plug-ins that fill the slot for the family. If no plug-in
+    does, the value comes from the plug-ins that fill it for the nearest family from
+    which this one inherits. If there are none either, the value is ``default``.
     """
 
     def __init__(self, slot: str, default: Any = None) -> None:

@@ -115,9 +115,9 @@ class Decayed(Wrapper):
     def jacobian(self, rates: Array, eta: float) -> Array | None:
         """The Jacobian of the wrapped rule, plus the derivative of the decay.
 
-        The decay -ηλθ has the derivative -ηλ with respect to the parameter θ, which is
-        the first of the numbers that a step changes. The result is None if the wrapped
-        rule has no known Jacobian.
+        The decay changes the parameter θ by -ηλθ, which has the derivative -ηλ. The
+        parameter is the first number that a step changes, so -ηλ is added in the first
+        row and column. The result is None if the wrapped rule has no known Jacobian.
         """
         inner = self.rule.jacobian(rates, eta)
         if inner is None:
@@ -271,7 +271,10 @@ class Projected(Wrapper):
         return np.where(is_not_projected, change, projected_change), memory
 
     def _factors(self, risk: Risk, params: Array) -> Array:
-        """Return the factor of each parameter: r/|θ|, or 1 inside the ball."""
+        """Return the number by which each parameter is multiplied, see `_factor`.
+
+        If ``blocks`` is True, the parameters of a block have a common factor.
+        """
         factors = np.ones_like(params)
         if not self.blocks:
             factors[...] = self._factor(params, risk.metric)
@@ -287,8 +290,14 @@ class Projected(Wrapper):
         return factors
 
     def _factor(self, params: Array, metric: float | Array) -> float:
-        """Return the factor r/|θ| of parameters θ, or 1 inside the ball or at zero."""
-        length = math.sqrt(float(np.sum(metric * np.square(params))))
+        """Return radius/norm of the parameters, or 1 inside the ball or at zero."""
+        largest = float(np.abs(params).max(initial=0.0))
+        # Squares of huge entries would overflow, and those of tiny ones underflow. So
+        # the entries are divided by a power of 2, which is exact.
+        _, exponent = math.frexp(largest)
+        scaled = np.ldexp(params, -exponent)
+        scaled_length = math.sqrt(float(np.sum(metric * np.square(scaled))))
+        length = math.ldexp(scaled_length, exponent)
         is_inside_ball = self.onto == "ball" and length <= self.radius
         if is_inside_ball or length == 0.0:
             return 1.0
