@@ -356,8 +356,10 @@ class PopulationRisk(Risk):
         tilted = scores
         if not self.features.uniform:
             tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
-        np.exp(np.subtract(tilted, tilted.max(axis=0), out=weight), out=weight)
-        return weight, weight.sum(axis=0)
+        # For small arrays, `reduce` is faster than the methods `max` and `sum`.
+        largest = np.maximum.reduce(tilted, axis=0)
+        np.exp(np.subtract(tilted, largest, out=weight), out=weight)
+        return weight, np.add.reduce(weight, axis=0)
 
     def _infinite(
         self, scores: Array, query: NDArray[np.intp] | None = None
@@ -382,8 +384,10 @@ class PopulationRisk(Risk):
         # p_k a_m (r_m - R_k) for this scale.
         scale = probs / total**2
         squared, gradient = self._form(weight, query, total, scale)
-        gradient[query, columns] = -squared / total * target_weight * scale
-        cancelled = self._cancelled(gradient, target_weight, squared / total * scale)
+        # a^T C z, which is total R_k
+        mean = squared / total
+        gradient[query, columns] = -mean * target_weight * scale
+        cancelled = self._cancelled(gradient, target_weight, mean, scale)
         if cancelled.size:
             # Compute these columns again, by the slower method. It needs the attention
             # on all features, so the query's own feature is put back.
@@ -400,19 +404,21 @@ class PopulationRisk(Risk):
         )
 
     def _cancelled(
-        self, gradient: Array, target_weight: Array, terms: Array
+        self, gradient: Array, target_weight: Array, mean: Array, scale: Array
     ) -> NDArray[np.intp]:
         """Return the columns whose gradient, (K, Q), has lost digits by cancellation.
 
         If a wrong feature m has nearly all attention, r_m and R_k may be nearly equal.
-        The gradient is then far below its ``terms``, (Q,). ``target_weight``, (Q,), is
-        relative to the largest weight of a column.
+        The gradient is then far below its terms, which have the size ``mean`` times
+        ``scale``, (Q,). ``target_weight``, (Q,), is relative to the largest weight of a
+        column.
         """
         # The quick test comes first: it mostly leaves no column, and then the norms of
         # the gradient's columns need not be computed.
         cancelled = np.flatnonzero(target_weight < CANCELLED)
         if cancelled.size:
             length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+            terms = mean * scale
             is_small = length[cancelled] < CANCELLED * terms[cancelled]
             cancelled = cancelled[is_small]
         return cancelled

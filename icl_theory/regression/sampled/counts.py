@@ -263,7 +263,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         prediction = forward.prediction[:, None]
         # The derivative ∂ℓ/∂S_mk as in the docstring of the class, with the factors in
         # another order.
-        slopes = prompts.labels - prompts.counts * prediction
+        slopes = prompts.counts * prediction
+        np.subtract(prompts.labels, slopes, out=slopes)
         slopes *= forward.weight * (forward.error / (forward.total * size))[:, None]
         gradient = _sums_of_columns(slopes, forward.column, R * K)
         losses = 0.5 * np.mean(forward.error.reshape(R, size) ** 2, axis=1)
@@ -339,12 +340,14 @@ def _sums_of_columns(slopes: Array, column: NDArray[np.intp], n_columns: int) ->
     """Sum the rows of ``slopes``, (B, K), with equal column numbers, (n_columns, K)."""
     # Drawn prompts are sorted by their columns, so that prompts of one column stand
     # next to each other; given prompts may have any order.
-    if (np.diff(column) < 0).any():
+    increases = np.diff(column, prepend=-1)
+    if (increases < 0).any():
         order = np.argsort(column, kind="stable")
         column = column[order]
         slopes = slopes[order]
+        increases = np.diff(column, prepend=-1)
     # the first prompt of each column
-    first_prompts = np.flatnonzero(np.diff(column, prepend=-1))
+    first_prompts = np.flatnonzero(increases)
     sums = np.zeros((n_columns, slopes.shape[1]))
     # `reduceat` sums the rows from one of these prompts up to the next.
     sums[column[first_prompts]] = np.add.reduceat(slopes, first_prompts)

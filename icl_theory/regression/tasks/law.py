@@ -11,7 +11,6 @@ three families in this module are defined at the features alone.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
@@ -40,15 +39,9 @@ from icl_theory.regression.features import Features
 Function = Callable[[Array], Array]
 
 # Methods of a task whose arguments are checked, also in families that users write.
-CHECKED_METHODS = (
-    "kernel",
-    "sample",
-    "variogram",
-    "factor",
-    "functions",
-    "nondegeneracy",
-    "gamma",
-)
+# Those that draw functions take a generator and a size besides the features.
+DRAWING_METHODS = ("sample", "functions")
+OTHER_METHODS = ("kernel", "variogram", "factor", "nondegeneracy", "gamma")
 
 # The relative rounding error of a value, or of a sum of squared differences of values,
 # with a wide margin: some hundred times the rounding unit.
@@ -68,26 +61,33 @@ SMALLEST_GAMMA = 1e-290
 LARGEST_GAMMA = 1e290
 
 
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a task so that it refuses wrong arguments.
+def _checked_draw(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of a task that draws functions, so that it refuses wrong arguments.
 
-    A method that draws also refuses a ``size`` that does not fit into memory.
+    It also refuses a ``size`` that does not fit into memory.
     """
-    signature = inspect.signature(method)
-    # A method that draws functions has the parameters ``rng`` and ``size``.
-    is_drawing = {"rng", "size"} <= signature.parameters.keys()
+
+    @wraps(method)
+    def checked(
+        self: Task, features: Features, rng: np.random.Generator, size: int
+    ) -> Any:
+        instance("features", features, Features, "a Features object")
+        rng = generator("rng", rng)
+        size = integer("size", size, minimum=0)
+        # Roughly three numbers of 8 bytes for each value and each coordinate
+        check_fits("size", size, 24.0 * size * (features.K + features.d))
+        return method(self, features, rng, size)
+
+    return checked
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap another method of a task, so that it refuses wrong features."""
 
     @wraps(method)
     def checked(self: Task, features: Features, *args: Any, **kwargs: Any) -> Any:
         instance("features", features, Features, "a Features object")
-        if not is_drawing:
-            return method(self, features, *args, **kwargs)
-        arguments = signature.bind(self, features, *args, **kwargs).arguments
-        rng = generator("rng", arguments["rng"])
-        size = integer("size", arguments["size"], minimum=0)
-        # Roughly three numbers of 8 bytes for each value and each coordinate
-        check_fits("size", size, 24.0 * size * (features.K + features.d))
-        return method(self, features, rng, size)
+        return method(self, features, *args, **kwargs)
 
     return checked
 
@@ -103,12 +103,15 @@ class Task(ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Let the methods of every family check their arguments."""
         super().__init_subclass__(**arguments)
-        for name in CHECKED_METHODS:
-            # Only methods that the class itself defines are wrapped. Inherited ones
-            # check their arguments already.
-            method = vars(cls).get(name)
-            if callable(method):
-                setattr(cls, name, _checked(method))
+        # Only methods that the class itself defines are wrapped. Inherited ones check
+        # their arguments already.
+        defined = vars(cls)
+        for name in DRAWING_METHODS:
+            if callable(defined.get(name)):
+                setattr(cls, name, _checked_draw(defined[name]))
+        for name in OTHER_METHODS:
+            if callable(defined.get(name)):
+                setattr(cls, name, _checked(defined[name]))
 
     @abstractmethod
     def kernel(self, features: Features) -> Array:
