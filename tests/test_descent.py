@@ -149,6 +149,22 @@ def test_state_between_saved_steps_is_that_of_a_longer_look(method: str) -> None
     assert run.at(t).loss == pytest.approx(direct.loss[-1], rel=1e-9)
 
 
+def test_the_first_step_below_a_loss_does_not_depend_on_earlier_questions() -> None:
+    """With momentum the loss oscillates: it is below 1.2e-4 at step 19, then above."""
+
+    class Bowl(icl.Risk):
+        initial = np.array([2.0])
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            return 0.5 * float(params @ params), params
+
+    rule = icl.engine.HeavyBall(0.9)
+    run = icl.descend(Bowl(), 0.3, rule=rule, steps=200, method="exact")
+    for epsilon in (1e-4, 1.2e-4, 1e-4):
+        first = int(np.flatnonzero(run.loss <= epsilon)[0])
+        assert run.solution.first_below(epsilon, 400)[0] == run.t[first]
+
+
 def test_every_solution_answers_for_any_step_and_counts_the_steps_to_a_loss() -> None:
     """In closed form 0.9^t and 0.9^2t/2, which is at most 1e-3 from step 30 on, and 1e-9 from step 96 on."""
 
