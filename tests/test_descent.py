@@ -160,9 +160,10 @@ def test_the_first_step_below_a_loss_does_not_depend_on_earlier_questions() -> N
 
     rule = icl.engine.HeavyBall(0.9)
     run = icl.descend(Bowl(), 0.3, rule=rule, steps=200, method="exact")
+    losses = [run.at(step).loss for step in range(101)]
     for epsilon in (1e-4, 1.2e-4, 1e-4):
-        first = int(np.flatnonzero(run.loss <= epsilon)[0])
-        assert run.solution.first_below(epsilon, 400)[0] == run.t[first]
+        first = next(step for step, loss in enumerate(losses) if loss <= epsilon)
+        assert run.solution.first_below(epsilon, 400)[0] == first
 
 
 def test_every_solution_answers_for_any_step_and_counts_the_steps_to_a_loss() -> None:
