@@ -1,9 +1,10 @@
 """Exact simulator of how one-layer transformers learn to learn in context.
 
-The names are listed in ``__init__.pyi``; each is loaded when it is first used.
+The public names are listed in ``__init__.pyi``; each is loaded when it is first used.
 """
 
-# This form of import does not ask the package `engine` for a public name `display`.
+# `from icl_theory.engine import display` would first search the public names of
+# `engine`, which do not include this module.
 import icl_theory.engine.display as _display
 from icl_theory._names import attach as _attach
 from icl_theory._version import __version__ as __version__

@@ -20,7 +20,8 @@ def main() -> None:
         if not is_pressed(error):
             raise
         sys.stderr.write("interrupted\n")
-        # The status of a program that Ctrl-C has ended: 128 + 2, the number of SIGINT.
+        # By convention, a program that a signal has ended has the status 128 plus the
+        # number of the signal. The number of SIGINT, which Ctrl-C sends, is 2.
         sys.exit(130)
 
 

@@ -1,4 +1,4 @@
-"""Python code of the calls that make a sweep or a problem.
+"""Python code of the calls that compute a sweep or simulate a problem.
 
 A user who runs the code gets the same numbers again. The functions of this module
 return None if an argument cannot be written exactly. The code needs the imports
@@ -27,7 +27,8 @@ SHORT_LIST = 8
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
     """Return the call of a sweep of a family with the arguments ``given``.
 
-    If ``named``, the first argument of the call is the name of the family.
+    If ``named``, the first argument of the call is the name of the family. The default
+    family needs no name.
     """
     first = repr(family.name) if named else ""
     return _call("icl.sweep", given, family, first)
@@ -43,6 +44,7 @@ def written_problem(problem: Any) -> str | None:
         target, value = family.goal
         if target in arguments and arguments[target] == value:
             del arguments[target]
+    # A family without a public name, for example of another package, is found by name.
     constructor = _public_name(family) or f"icl.list_families()[{family.name!r}]"
     call = _call(constructor, arguments, family)
     return None if call is None else f"{call}.simulate()"
@@ -70,6 +72,7 @@ def _call(
     # The parameters of the family by name, in the order of their declaration.
     declared = {} if family is None else family.parameters()
     arguments = [first] if first else []
+    # Without a family the arguments keep their order.
     for key in declared or given:
         if key not in given:
             continue
@@ -82,8 +85,8 @@ def _call(
         text = _written(given[key])
         if text is None:
             return None
-        # An argument may be equal to its default and yet another object, such as an
-        # array. Equal texts show that the argument equals its default.
+        # An argument that equals its default may be another object, for example a copy
+        # of an array. The texts of the two are then equal.
         if text != _written(default):
             arguments.append(f"{key}={text}")
     return f"{name}({', '.join(arguments)})"
@@ -155,8 +158,8 @@ def _public_name(value: type) -> str | None:
 def _numbers(value: Any) -> str | None:
     """Return numbers as a list, or as a call of NumPy that gives exactly these numbers.
 
-    The result is None for other arrays of more than MOST_NUMBERS, and for entries that
-    are not real numbers.
+    The result is None for more than MOST_NUMBERS numbers that no such call gives, and
+    for entries that are not real numbers.
     """
     try:
         array = np.asarray(value)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# The optional libraries by the name of the extra, the same as in pyproject.toml; a test
-# compares them. Messages name the libraries and not `icl-theory[parquet]`: pip would
-# look for icl-theory on a package index, which may not have this package.
+# The libraries of each extra, by its name; a test compares them with pyproject.toml.
+# Messages name the libraries and not `icl-theory[parquet]`: pip would look for
+# icl-theory on a package index, which may not have this package.
 REQUIREMENTS = {
     "parquet": ("filelock>=3.32", "pyarrow>=17"),
     "distributed": ("filelock>=3.32", "pyarrow>=17", "dask[distributed]>=2024.8"),
@@ -23,7 +23,7 @@ def install(extra: str) -> str:
     Returns
     -------
     str
-        The command. It works also if pip finds no package of the name icl-theory.
+        The command. It also works if pip finds no package named icl-theory.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Numbers with proof, by ball arithmetic.
+"""Intervals that provably contain the numbers of a run, by ball arithmetic.
 
 This package needs python-flint, which the extra ``certified`` installs.
 """

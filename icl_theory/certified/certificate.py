@@ -30,13 +30,13 @@ from icl_theory.engine.trajectory import Trajectory
 # proved. With the default of 128 bits, some 25 digits of a loss are proved, so that all
 # of them are shown.
 SHOWN_DIGITS = 30
-# An answer with fewer correct bits than this is refused if a higher precision gives as
-# many. 24 bits are about 7 decimal digits.
+# An answer with fewer correct bits than this is refused if a higher precision gives at
+# least this many. 24 bits are about 7 decimal digits.
 FEWEST_CORRECT_BITS = 24
 
 
 def _rounded_up(bound: float) -> str:
-    """Return an upper bound in two decimal digits that are not below it."""
+    """Return an upper bound as text, rounded up to two significant digits."""
     two_digits = Context(prec=2, rounding=ROUND_CEILING).create_decimal(bound)
     return f"{float(two_digits):.1e}"
 
@@ -123,9 +123,9 @@ class Proved:
 
 @dataclass(frozen=True)
 class _Ball:
-    """A ball in integers: midpoint and radius as mantissa and exponent of 2.
+    """A ball in integers: midpoint and radius, each as a pair (m, e) for m 2^e.
 
-    A ball that is not finite has no such integers. Such a ball is stored as a text, in
+    A ball that is not finite has no such integers. The text of such a ball takes the
     place of its midpoint.
     """
 
@@ -159,7 +159,7 @@ def _unpacked(name: str, packed: Any, basis: str, double: Any, stated: float) ->
 
 
 def _ball_of(packed: Any) -> Any:
-    """Restore the balls or the range that `_packed` has written."""
+    """Restore the balls or the range that ``_packed`` has written."""
     from flint import arb
 
     if isinstance(packed, range):
@@ -228,8 +228,8 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     Parameters
     ----------
     run : Trajectory
-        A run with its risk. A run that was read from a file has one only if the file
-        says what was trained.
+        A run with its risk. A run that was read from a file has its risk only if the
+        file says what was trained.
     bits : int
         Precision of the arithmetic, 32 to 8192. With 128 bits, some 25 decimal digits
         of a loss are proved.
@@ -245,9 +245,9 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     Raises
     ------
     ValueError
-        python-flint is not installed, the risk has no enclosure, or the precision is
-        too low for an answer. In the last case the message says how many bits are
-        enough.
+        python-flint is not installed, the run has no risk, the risk has no enclosure,
+        or the precision is too low for an answer. In the last case the message says how
+        many bits are enough, or how many are still too few.
 
     References
     ----------
@@ -284,14 +284,14 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
 
 
 def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Proved]:
-    """Enclose losses and gradients at saved states, and the closed forms of descent."""
+    """Yield proofs of losses and gradients at saved states, and of closed forms."""
     # These modules need python-flint.
     from icl_theory.certified import closed, losses
 
     # If the run was made from L and Δ, both parameters of its map follow from these two
     # numbers without rounding: the variogram γ, and the speed, which is the factor on
-    # the learning rate if other numbers than the scores are trained. Otherwise the
-    # result is None.
+    # the learning rate if other numbers than the scores are trained. Otherwise
+    # ``exact`` is None.
     exact = closed.exact_parameters(run)
     gamma = None if exact is None else exact.gamma
     basis = losses.basis(risk, is_exact=exact is not None)
@@ -306,7 +306,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
             partial(losses.enclosed, risk, state, gamma=gamma),
         )
         loss_double, gradient_double = risk.evaluate(state)
-        # [()] turns an array without axes into a number, and does not change others.
+        # [()] turns an array without axes into a number, and keeps any other array.
         yield Proved(f"loss {step}", loss, basis, double=np.asarray(loss_double)[()])
         yield Proved(
             f"gradient {step}",
@@ -326,12 +326,12 @@ def _answer(
 ) -> Any:
     """Return ``enclose(bits)``; refuse the precision if it is too low.
 
-    If the answer is not sharp (see `_is_sharp`), up to ``doublings`` doublings of the
-    precision are tried. If one of them gives a sharp answer, a ValueError says how many
-    bits that takes. If none does, the interval that ``bits`` prove is returned although
-    it is wide: more bits would not make it sharp. If ``bits`` prove nothing, either, an
-    error asks for more than all bits that were tried; ``name`` is the quantity in the
-    messages. With more ``doublings`` an error could name a larger precision, but each
+    If the answer is not sharp (see ``_is_sharp``), the precision is doubled up to
+    ``doublings`` times. As soon as the answer is sharp, a ValueError says how many bits
+    are needed. If it never is, the interval that ``bits`` prove is returned although it
+    is wide: more bits would probably not make it sharp. If ``bits`` prove no interval
+    at all, an error asks for more bits than were tried. In the errors, ``name`` is the
+    quantity. With more ``doublings`` an error could name a larger precision, but each
     doubling takes longer than all before it.
     """
     answer: Any = None
@@ -358,7 +358,7 @@ def _answer(
 def _is_sharp(ball: Any, least_bits: int = FEWEST_CORRECT_BITS) -> bool:
     """Whether a number of steps is one integer, or another quantity has enough bits.
 
-    ``least_bits`` is the smallest number of correct bits.
+    Enough are at least ``least_bits`` correct bits.
     """
     if isinstance(ball, range):
         return ball[0] == ball[-1]

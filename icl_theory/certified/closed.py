@@ -1,16 +1,16 @@
-"""Closed forms in balls: steps, bounds and constants that `certify` proves of a run.
+"""Closed forms in balls: steps, bounds and constants that `certify` proves for a run.
 
 A *ball* (``arb``) is a number with a bound on its error. A comparison of balls is True
 only if it holds for all numbers in them.
 
-For K exchangeable features and N = ∞, a step of descent is the map u ← u + c a s². Here
-the gap u = ln(a/s) is 0 at the attention a = 1/2 (elsewhere in the package it is 0 at
-the start), and s = 1 - a is the attention deficit. With the learning rate η, the
-variogram γ and the factor ``speed`` on η in other coordinates, c = η speed γ K/(K -
-1)². A run starts at a = 1/K. Its *head*, at its beginning, has a <= 1/3 and small p = c
-a. Its *tail* has a > 0.33 and small p = c s². In head and tail an approximate Abel
-function B grows by 1 + r in each step, with a tiny r, and so counts steps. Letters and
-proofs are as in docs/proved.md, "Numbers of steps".
+For K exchangeable features and prompts of length N = ∞, a step of descent is the map
+u ← u + c a s². Here the gap u = ln(a/s) is 0 at the attention a = 1/2 (elsewhere in the
+package it is 0 at the start), and s = 1 - a is the attention deficit. With the learning
+rate η, the variogram γ and the factor ``speed`` on η in other coordinates, c = η speed
+γ K/(K - 1)². A run starts at a = 1/K. Its *head*, at its beginning, has a <= 1/3 and a
+small p = c a. Its *tail*, at its end, has a > 0.33 and a small p = c s². In head and
+tail an approximate Abel function B grows by 1 + r in each step, with a tiny r, and so
+counts steps. Letters and proofs are as in docs/proved.md, "Numbers of steps".
 
 `closed_forms` yields one `ClosedForm` for each quantity. Balls are computed at the
 precision of the context in which a function is called.
@@ -62,7 +62,7 @@ LAST = 2**60
 # Bits that hold products of a few doubles, of 53 bits each, exactly.
 EXACT = 1024
 # Largest prompt length for which the floor, the least loss, is enclosed. At this length
-# that takes a second.
+# the enclosure takes a second.
 LONGEST_PROMPT = 1000
 
 
@@ -91,7 +91,7 @@ class Leap(NamedTuple):
 
 
 def with_bits(enclose: Callable[[], Any], bits: int, spare: int = 32) -> Any:
-    """Call ``enclose`` at a precision of ``bits`` and some ``spare`` bits.
+    """Call ``enclose`` at a precision of ``bits + spare`` bits.
 
     The spare bits make up for the rounding of intermediate results.
     """
@@ -180,11 +180,13 @@ def _infinite_prompt_forms(
     K = risk.K
     epsilon = run.epsilon
     if exact is None:
-        exact_or_rounded = ExchangeableParameters(arb(risk.gamma), arb(risk.speed))
+        # The proofs then take the doubles of the risk as exact.
+        gamma = arb(risk.gamma)
+        speed = arb(risk.speed)
     else:
-        exact_or_rounded = exact
-    gamma, speed = exact_or_rounded
-    # All closed forms share these numbers, so they get more bits than any form needs.
+        gamma, speed = exact
+    # The closed forms share these numbers, and each form is computed at its own
+    # precision later. 1024 bits are more than a count of steps needs.
     with ctx.workprec(EXACT):
         c = run.eta * speed * gamma * K / arb(K - 1) ** 2
         # The deficit s at the loss ε = ½ γ K/(K-1) s², multiplied by √(2γ). This
@@ -232,13 +234,14 @@ def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedF
     Both steps are compared with the steps of the run.
     """
     # A phase that a run does not reach has no interval.
-    phase_starts = {}
+    phase_starts = {}  # the first step of each phase
     for name, interval in (run.phases or {}).items():
         phase_starts[name] = None if interval is None else interval[0]
     yield ClosedForm(
         "end of Phase I",
         lambda: steps_to(K, c, s=arb(1) / 2),
         basis,
+        # Phase I ends at the step at which Phase II begins.
         double=phase_starts.get("II"),
     )
     yield ClosedForm(
@@ -264,8 +267,8 @@ def _crossovers(
         basis,
         double=crossover(epsilon, delta, K),
     )
-    # L½ is the L at which d ln T/d ln L = -1, for T steps. With fewer than 7 features
-    # this slope is above -1 for every L.
+    # L½ is the L at which d ln T/d ln L = -1, with the time T that the flow takes to
+    # the loss ε. With fewer than 7 features this slope is above -1 for every L.
     if K >= 7:
         yield ClosedForm(
             "L½",
@@ -301,7 +304,8 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
     if holds(low.union(high)):
         return 1
     middle = ((low + high) / 2).mid()
-    # At the precision of the context no number lies between neighbouring ends.
+    # If the ends are neighbours at the precision of the context, no number lies between
+    # them.
     if not low < middle < high:
         raise ArithmeticError(f"not proved at {low.union(high).str(10)}")
     return 1 + everywhere(holds, low, middle) + everywhere(holds, middle, high)
@@ -349,8 +353,11 @@ def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
     while zero.rad() < 0.9 * radius_before:
         radius_before = zero.rad()
         middle = zero.mid()
-        # The power series x + ε: the coefficient of ε is the slope on the interval.
+        # With the interval Z = ``zero``, the function f of the power series Z + ε has
+        # the coefficient f'(Z) of ε.
         slope = function(arb_series([zero, 1], prec=2))[1]
+        # The zero lies in Z and, by the mean value theorem, in m - f(m)/f'(Z), with the
+        # midpoint m of Z.
         zero = zero.intersection(middle - function(middle) / slope)
     return zero
 
@@ -361,8 +368,8 @@ def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
 def shares(u: arb) -> tuple[arb, arb]:
     """Return the attention a = 1/(1 + e^-u) and s = 1 - a at a gap u.
 
-    Each formula contains w = e^-u only once. A ball that occurs twice is wider than
-    need be, because its two errors are taken as independent.
+    Each formula contains w = e^-u only once. If a ball occurs twice in a formula, the
+    result is wider than need be, because the two errors are taken as independent.
     """
     w = (-u).exp()
     return 1 / (1 + w), 1 / (1 + 1 / w)
@@ -371,7 +378,8 @@ def shares(u: arb) -> tuple[arb, arb]:
 def flow_time(a: arb, s: arb) -> arb:
     """Return F = 3 ln(a/s) - 1/a + 2/s + 1/(2 s²), with a + s = 1.
 
-    Gradient flow, du/dt = c a s², takes the time (F₂ - F₁)/c between two attentions.
+    Gradient flow, du/dt = c a s², takes the time (F₂ - F₁)/c between two attentions, at
+    which F is F₁ and F₂.
     """
     return 3 * (a.log() - s.log()) - 1 / a + 2 / s + (1 / s) ** 2 / 2
 
@@ -418,9 +426,10 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
 def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
     """Return a ball for the sum of r over all steps of a head ("a") or tail ("s").
 
-    B grows by 1 + r in a step, and |r| <= M (p/P)^7. As 1/p changes by DROP or more in
-    each step, the sum is at most Σ_k M (1/p + DROP k)^-7 / P^7 for the largest p of the
-    head or tail. This sum is at most M (p^7 + p^6/(6 DROP)) / P^7.
+    B grows by 1 + r in a step, and the size of r is at most M (p/P)^7, with P = RADIUS
+    and M from LARGEST. As 1/p changes by DROP or more in each step, the sizes of r add
+    up to at most Σ_k M (1/p + DROP k)^-7 / P^7 over k = 0, 1, ..., with the largest p
+    of the head or tail. This is at most M (p^7 + p^6/(6 DROP)) / P^7.
     """
     # The largest p. As p is c a or c s², it is at most c, and a head or a tail has p up
     # to ``small``.
@@ -456,22 +465,22 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     # The gap of an attention a is ln(a/(1 - a)); the run starts at a = 1/K.
     u = -arb(K - 1).log()
     goal = (1 / s - 1).log()
-    # The head ends where p = c a exceeds small, or a exceeds 1/3. If small is 0, no
-    # comparison with this gap is True, so that there is no head.
+    # The head ends where p = c a exceeds small, or a exceeds 1/3. If small is 0, this
+    # gap is NaN. No comparison with NaN is True, so that there is no head.
     head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
-    # Single steps make the balls wider, and balls wider than a step at the goal leave
-    # several integers possible. With still wider balls the goal might never be reached
-    # for certain. So if all steps are single, balls wider than a step at the goal,
-    # c a s², are refused. If most steps are leapt over, only balls wider than 1 are
-    # refused, a generous bound.
+    # The limit of the sum of the radii of u and of the goal. Single steps make the
+    # balls wider. If the sum exceeds a step at the goal, c a s², several integers stay
+    # possible, and with still wider balls the goal might never be reached for certain.
+    # So this step is the limit if all steps are single. If most steps are leapt over,
+    # the limit is 1, a generous bound.
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     taken = 0
     undecided = 0
     # A comparison of balls holds only if it is proved, so that ``not u >= goal`` is not
     # the same as ``u < goal``.
     while not u >= goal:
-        is_sharp = u.rad() + goal.rad() < widest
-        if not is_sharp or undecided > UNDECIDED:
+        tells_steps_apart = u.rad() + goal.rad() < widest
+        if not tells_steps_apart or undecided > UNDECIDED:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
         if u < goal:
             leap = _leap_or_step(u, c, head_end, goal, small)
@@ -503,9 +512,12 @@ def _single_step(u: arb, c: arb) -> Leap:
 def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Leap:
     """Take many steps at once within the head or the tail, and a single step elsewhere.
 
-    Head and tail are where p, which is c a or c s², is at most ``small``.
+    The head ends at the gap ``head_end``. In the tail, a exceeds TAIL_ATTENTION and
+    p = c s² is below ``small``.
     """
     leap = None
+    # A leap stops about two steps before its end point, so the midpoint of a ball will
+    # do as the end point.
     if u < head_end:
         leap = _leap(u, c, "a", goal.min(head_end).mid(), small)
     else:
@@ -516,16 +528,17 @@ def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Lea
 
 
 def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
-    """Take all but two or three of the steps to the end of a head or tail.
+    """Take all but two or three of the steps to the gap ``end``, in a head or tail.
 
-    ``form`` is "a" for the head and "s" for the tail, and ``end`` the gap where the
-    steps end. Return None if at most two steps are certain; they are then taken one by
-    one.
+    ``form`` is "a" for the head and "s" for the tail. At ``end`` is the goal, or the
+    end of the head. Return None if at most two steps are certain; they are then taken
+    one by one.
     """
     B = abel(c, form)
     doubt = in_doubt(form, c, small)
-    # B grows by 1 in each step, up to the doubt. None means that the balls are so wide
-    # that their lower end is not finite.
+    # The number of steps that certainly do not pass the end: B grows by 1 in each step,
+    # up to the doubt. It is None if the balls are so wide that their lower end is not
+    # finite.
     steps_to_end = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
     if steps_to_end is None:
         raise ArithmeticError("the steps are not counted")
@@ -550,7 +563,7 @@ def phase_one_lies_between(K: int, c: arb) -> bool:
     `flow_time`. A larger c never takes more steps (docs/proved.md), so the ends of the
     ball decide.
     """
-    # Phase I ends at the deficit 1/2.
+    # Phase I ends at the deficit 1/2. It takes the fewest steps with the largest c.
     fewest = steps_to(K, c.upper(), s=arb(1) / 2)
     most = steps_to(K, c.lower(), s=arb(1) / 2)
     # The attention 1/3 has the deficit 2/3.
@@ -570,8 +583,9 @@ def deficit(K: int, power: int) -> arb:
     """
     if K == 2 and power == 0:
         return arb(1) / 2
-    # For all s below ``low``, s² Φ is less than ½ + 2 s + 3 s² |ln s| + (K + 3) s², and
-    # this sum is below 0.62. A solution needs s² Φ >= 1, so there is none.
+    # For all s below ``low``, s² Φ is less than
+    # ½ + 2 s + 3 s² |ln s| + (K + 3 ln K) s², and this sum is below 0.62. A solution
+    # needs s² Φ >= 1, so there is none.
     low = 1 / (16 * arb(K).sqrt()).upper()
     high = 1 - 1 / arb(K)  # the deficit at the start, where Φ = 0
     # The zeros are in order, so the least s is the first one.
@@ -603,15 +617,17 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     :math:`M q_n = M + 1 + (M - 1)/(K - 1)`.
 
     Without noise the loss is least in the limit w = 0. With noise its derivative with
-    respect to u is w times :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w y)]`. This ψ is
-    positive at w = 0 and negative for w >= 1. So the loss is least at a zero of ψ.
+    respect to u is w times :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w y)]`. If γ > 0,
+    this ψ is positive at w = 0 and negative for w >= 1. So the loss is least at a zero
+    of ψ.
     """
-    p = 1 / arb(K)
+    # The probability that a token shows the query's feature.
+    own_prob = 1 / arb(K)
     variance = arb(noise) ** 2
     terms = []
     for n in range(N + 1):
         M = N - n
-        probability = arb.bin_uiui(N, n) * p**n * (1 - p) ** M
+        probability = arb.bin_uiui(N, n) * own_prob**n * (1 - own_prob) ** M
         y = variance + gamma * (M + 1 + (M - 1) / arb(K - 1))
         terms.append(_CountTerm(probability, n, M, y))
     # Without a token of the query's feature the loss does not depend on w.
@@ -649,15 +665,16 @@ def mode_steps(
 ) -> range:
     """Enclose the number of steps that descent on a diagonal Γ takes to its target.
 
-    The modes are the diagonal entries γ of Γ, with the gradients q (m γ - r). Here q,
-    m and r are entries of Λ_q, M and ΛW (see `SecondMoments`). In each step the
-    distance of a mode from its best value, γ* = r/m, is multiplied by 1 - η q m. The
-    target is the loss ``epsilon``, or ``above`` over the floor.
+    The modes are the diagonal entries g of Γ, with the gradients q (m g - r). Here q, m
+    and r are entries of Λ_q, M and ΛW (see `SecondMoments`). In each step the distance
+    of a mode from its best value, g* = r/m, is multiplied by 1 - η q m. The target is
+    the loss ``epsilon``, or the loss ``above`` over the floor if ``above`` is given.
     """
     moments = second_moments(risk.law)
     best = np.empty(len(moments.M), dtype=object)
     for mode, (r, m) in enumerate(zip(moments.Lambda_W, moments.M, strict=True)):
-        # A mode without tokens never moves, and every value is a best one.
+        # If m is 0, tokens have no component along the mode. The mode then never moves,
+        # and every value is a best one.
         best[mode] = arb(0) if m.is_zero() else r / m
     distance = balls(risk.start) - best
     shrinkage = arb(eta) * moments.Lambda_q * moments.M  # η q m of each mode

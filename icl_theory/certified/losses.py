@@ -1,24 +1,26 @@
 """Losses and gradients in balls, by a rule with a proved error.
 
 `enclosed` takes a risk and its parameters. For a risk in other coordinates, the chain
-rule leads to the risk inside (`_in_coordinates`). Linear attention has a closed form
-(`merged`). Any other risk becomes a list of queries (`_of_tokens`, `_of_features`), and
-`moments` integrates the loss of each query.
+rule leads to the risk inside (``_in_coordinates``). Linear attention has a closed form
+(`merged`). Any other risk becomes a list of queries (``_of_tokens``,
+``_of_features``), and `moments` integrates the loss of each query.
 
 A *ball* is a number with a bound on its error, and stands for all numbers within the
 bound. A comparison of balls is True only if it holds for all numbers in them.
 
 With finite prompts a loss is the mean of ‖T‖²/(2 S²) over prompts. Here S is the sum of
-the weights e^score of the tokens of a prompt, and T the sum of their errors times these
-weights. A gradient also has means of quotients by S³. Both come from
+the weights e^score of the tokens of a prompt, and T the sum of their errors, value
+minus target, times these weights. A gradient also has means of quotients by S³. Both
+come from
 
     S^-n = 1/(Γ(n) S̄^n) ∫ (1 + e^-x) t^n e^(-σ t) dx,  t = e^(x - e^-x),  σ = S/S̄,
 
-for any number S̄ > 0. The trapezoid rule in x with the step h has an error that is
-proved (docs/proved.md, "The integral over tokens"). The bound on the error has three
-parts. The first is for the discretisation, and contains a number θ. The second is for
-the nodes that are left out on the left. The third is for the nodes that are left out on
-the right, beyond t = t1, and contains a number δ. E is the mean over prompts.
+for any number S̄ > 0, with the gamma function Γ(n). The trapezoid rule in x with the
+step h has an error that is proved (docs/proved.md, "The integral over tokens"). The
+bound on the error has three parts. The first is for the discretisation, and contains a
+number θ. The second is for the nodes that are left out on the left. The third is for
+the nodes that are left out on the right, beyond t = t1, and contains a number δ. The
+mean E e^σ is over prompts.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ RISKS = (
     "a TokenRisk, a risk of regression with features, or of linear attention, "
     "also in other coordinates"
 )
-# Largest difference of scores. The number of nodes of the quadrature grows with it.
+# The largest difference of two scores that is allowed. The number of nodes of the
+# quadrature grows with the difference.
 WIDEST = 2000.0
 # θ of the bound on the discretisation. θ may be any number below π/2. At 60 to 250
 # bits, the step that this θ allows is within 1 % of the largest that any θ allows.
@@ -77,7 +80,7 @@ BITS_TO_LOSE = 16
 # bits, because rounding loses some of them. The share is a cautious choice.
 QUADRATURE_SHARE = 0.7
 # Bits by which the quadrature exceeds the bits that it is asked for, because its error
-# is a sum of several parts. A cautious choice: each bit more costs some nodes.
+# is a sum of several parts. A cautious choice: each further bit costs some nodes.
 SPARE_BITS = 6
 # The quadrature has at least this many bits, even if an error larger than the loss is
 # allowed: the formula for its step, in `_rule`, holds for small errors.
@@ -163,7 +166,7 @@ def enclosed(
     # correct bits than the larger one, by this number.
     lost_bits = round(math.log2(max(sizes) / min(sizes)))
     # The quadrature takes an absolute error 2^-error_bits, which is to be the smaller
-    # size times 2^(-share · bits).
+    # size times 2^(-QUADRATURE_SHARE bits).
     error_bits = QUADRATURE_SHARE * bits - math.log2(min(sizes))
     with ctx.workprec(bits + max(0, lost_bits - BITS_TO_LOSE)):
         return _evaluated(risk, balls(params), error_bits, gamma)
@@ -204,7 +207,7 @@ def _evaluated(
     queries = _of_tokens(risk) if type(risk) is TokenRisk else _of_features(risk, gamma)
     # The parameters are scores, which np.append flattens. The last score, 0, belongs to
     # no parameter. An ExchangeableRisk needs it: its only parameter is the score of the
-    # query's feature, and all others have the score 0.
+    # query's feature, and all other features have the score 0.
     scores = np.append(params, balls([0.0]))
     total_share = arb(0)
     loss = arb(0)
@@ -235,7 +238,7 @@ def _in_coordinates(
         names = ", ".join(allowed.__name__ for allowed in MAPS)
         raise argument_error("map", type(risk.map).__name__, f"one of {names}")
     # `inward` gives the parameters of the inner risk, and `outward` applies the
-    # transposed derivative of the map to the gradient in them.
+    # transposed derivative of the map to the gradient with respect to them.
     inner_params = balls(risk.map.inward(params))
     loss, inner_gradient = _evaluated(risk.risk, inner_params, error_bits, gamma)
     return loss, balls(risk.map.outward(params, inner_gradient))
@@ -251,7 +254,8 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
     value minus the target. ``risk.second``, if given, has the mean products of the
     errors of two nodes in place of values.
     """
-    # The generating function of such kinds is not a product, which `moments` assumes.
+    # The numbers of tokens of kinds that grow together depend on each other, so that
+    # their generating function is not a product, as `moments` assumes.
     if risk.grow_together:
         raise argument_error("kinds", risk.kinds, "kinds that do not grow together")
     U, Q = risk.mean_square.shape
@@ -265,7 +269,8 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
         else:
             # The last axis, of queries, may be missing.
             form = _of_query(np.reshape(risk.second, (U, U, -1)), q)
-        # The variances of values around the mean values of their nodes
+        # The variances of values around the mean values of their nodes. The square of
+        # one token's error contains them; the product of two tokens' errors does not.
         spreads = [_of_query(kind.spread, q) for kind in risk.kinds]
         yield Query(
             share=share,
@@ -290,8 +295,8 @@ def _of_query(values: Array, q: int) -> Balls:
 def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
     """Yield the queries of a risk over features.
 
-    The nodes are the query's feature, then the groups of other features: one group for
-    each feature, or one for all of them.
+    The nodes are the query's feature, then the groups of other features. A group may be
+    a single feature, and all features may be one group.
     """
     score_indices, sizes, variogram = _groups_of(risk, gamma)
     counts = [] if math.isinf(risk.N) else [TokenCount(risk.N)]
@@ -311,9 +316,10 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
         differs = 1 - np.diag(1 / members)
         # Γ, the mean variogram of the features of two tokens. Node 0 is the query's
         # feature k, so that C_mj = Γ_mk + Γ_kj - Γ_mj, and E|e_m|² = 2 Γ_mk + σ².
-        pairs = variogram[np.ix_(group_of_node, group_of_node)] * differs
-        form = pairs[0][:, None] + pairs[0] - pairs
-        squared_errors = 2 * pairs[0] + arb(risk.noise) ** 2
+        mean_variogram = variogram[np.ix_(group_of_node, group_of_node)] * differs
+        from_query = mean_variogram[0]
+        form = from_query[:, None] + from_query - mean_variogram
+        squared_errors = 2 * from_query + arb(risk.noise) ** 2
         yield Query(
             share=probs[g] * int(sizes[g]),
             score_indices=score_indices[g][present],
@@ -385,8 +391,8 @@ def moments(
     if not counts:
         return _infinite_prompts(weight, probs, form)
     # From here on the probabilities of each kind add up to 1.
-    per_kind = [probs[count.rows] / probs[count.rows].sum() for count in counts]
-    probs = np.concatenate(per_kind)
+    probs_by_kind = [probs[count.rows] / probs[count.rows].sum() for count in counts]
+    probs = np.concatenate(probs_by_kind)
     score_range = np.ptp(middles)
     # Scores beyond float64 may give the difference ∞ - ∞ = NaN, for which every
     # comparison is False. The negation refuses it, too.
@@ -425,24 +431,25 @@ def _by_quadrature(
     relative_error_bits = error_bits + math.log2(max(float(largest), TINY))
     bits = max(FEWEST_BITS, math.ceil(relative_error_bits)) + SPARE_BITS
     total_weight = _TotalWeight(probs, weight, counts)
-    unit = _inverse_scale(total_weight)
-    log2_t1 = _log2_of_last_node(total_weight, unit, bits, score_range)
+    inverse_scale = _inverse_scale(total_weight)  # 1/S̄
+    log2_t1 = _log2_of_last_node(total_weight, inverse_scale, bits, score_range)
     rule = _rule(bits, log_t1=log2_t1 * math.log(2.0))
-    s = rule.t * unit  # t/S̄, so that σ t = s S
+    s = rule.t * inverse_scale  # t/S̄, so that σ t = s S
     loss, gradient = _sums(
         probs, weight, form, squared_errors, counts, s, rule.jacobian
     )
     # The errors of the rule must be multiplied by E e^σ. The nodes beyond t1 are
     # missing; their share is relative to the sum over all nodes, which may exceed the
     # integral by the error of the rule.
-    mean_growth = total_weight.mean_exponential(-unit)
-    missing_share = _right_nodes(total_weight, unit, log2_t1)
+    mean_growth = total_weight.mean_exponential(-inverse_scale)
+    missing_share = _right_nodes(total_weight, inverse_scale, log2_t1)
     # The relative errors of the means with S^-2 and with S^-3
     error_2, error_3 = (
         mean_growth * error + (1 + error) * missing_share for error in rule.errors
     )
     # A loss is at most half of the ``largest`` entry, and each of the two terms of its
-    # gradient, with S^-2 and S^-3, is at most this entry. The half is not used.
+    # gradient, with S^-2 and S^-3, is at most this entry. Without the factor 1/2 the
+    # bound on the error of the loss is simpler, and twice as large as need be.
     loss_error = arb(0, largest * error_2)
     gradient_error = arb(0, largest * (error_2 + error_3))
     return loss + loss_error, gradient + gradient_error
@@ -465,7 +472,7 @@ class _TotalWeight(NamedTuple):
 
     def mean_exponential(self, s: arb) -> arb:
         """The mean of e^(-s S) over prompts: a product of generating functions."""
-        # (U, 1): `_powers` takes a value of G for each s, and here is a single s.
+        # (U, 1): `_powers` takes a value of G for each s, and there is one s here.
         mass = (self.probs * np.exp(-s * self.weight))[:, None]
         mean = arb(1)
         for count in self.counts:
@@ -486,7 +493,7 @@ def least(holds: Callable[[int], bool], end: int) -> int:
 
 
 def _inverse_scale(total_weight: _TotalWeight) -> arb:
-    """Return 1/S̄ for the least power S̄ of 2 with E e^σ < e^NATS, where σ = S/S̄."""
+    """Return 1/S̄ for the least S̄ of 1, 2, 4, ... with E e^σ < e^NATS, σ = S/S̄."""
 
     def is_large_enough(k: int) -> bool:
         mean_growth = total_weight.mean_exponential(-(arb(2) ** -k))
@@ -497,20 +504,20 @@ def _inverse_scale(total_weight: _TotalWeight) -> arb:
     return arb(2) ** -least(is_large_enough, end=64)
 
 
-def _right_nodes(total_weight: _TotalWeight, unit: arb, log2_t1: int) -> arb:
+def _right_nodes(total_weight: _TotalWeight, inverse_scale: arb, log2_t1: int) -> arb:
     """Bound the shares of the nodes with t > t1 in the means with S^-2 and with S^-3.
 
-    The bound for S^-n is δ^-n E e^(δσ - (1 - δ) σ t1), with σ = S times the ``unit``,
-    1/S̄. As δ < 1, the bound for n = 3 holds for n = 2, too. `_by_quadrature` multiplies
-    the bound by (1 + error), with the error of the rule.
+    The bound for S^-n is δ^-n E e^(δσ - (1 - δ) σ t1), with σ = S/S̄ and 1/S̄ the
+    ``inverse_scale``. As δ < 1, the bound for n = 3 holds for n = 2, too. The function
+    ``_by_quadrature`` multiplies the bound by (1 + error), with the error of the rule.
     """
     delta = arb(1) / SHIFT
-    decay = unit * ((1 - delta) * arb(2) ** log2_t1 - delta)
+    decay = inverse_scale * ((1 - delta) * arb(2) ** log2_t1 - delta)
     return total_weight.mean_exponential(decay) / delta**3
 
 
 def _log2_of_last_node(
-    total_weight: _TotalWeight, unit: arb, bits: int, score_range: float
+    total_weight: _TotalWeight, inverse_scale: arb, bits: int, score_range: float
 ) -> int:
     """Return the least k for which the nodes t > 2^k are negligible.
 
@@ -520,7 +527,8 @@ def _log2_of_last_node(
     """
 
     def is_negligible(k: int) -> bool:
-        return bool(_right_nodes(total_weight, unit, k) < arb(2) ** -(bits + 8))
+        share = _right_nodes(total_weight, inverse_scale, k)
+        return bool(share < arb(2) ** -(bits + 8))
 
     # The end is generous: the lightest token has the weight e^-score_range, and t = 2^k
     # then exceeds the inverse of this weight by a factor of 2^64.
@@ -542,15 +550,15 @@ def _rule(bits: int, log_t1: float) -> _Rule:
 
     The nodes t of the rule go up to e^log_t1 at least.
     """
-    # -ln of the error 2^-bits / E e^σ, which is to be reached
+    # -ln of the error 2^-bits / E e^σ that is to be reached, with E e^σ <= e^NATS
     nats = bits * math.log(2.0) + NATS
     # The step h follows from 2 / (cos^4 θ e^(2πθ/h)) = e^-nats, the error of the
     # discretisation for S^-3.
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
-    # The nodes on the left of x add at most t² to S^-2. The bound t² is below e^-nats
-    # if ln t = x - e^-x <= -nats/2, and so at x = -ln(nats/2), where e^-x alone is
-    # nats/2.
+    # The nodes on the left of x add at most t² e^σ, relative to S^-2. The factor t² is
+    # below e^-nats if ln t = x - e^-x <= -nats/2, and so at x = -ln(nats/2), where e^-x
+    # alone is nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
     # At the last x, ln t = x - e^-x must be at least log_t1, as it is at x = log_t1 +
     # e^-log_t1. This x is rounded as a double, so one node more than needed is taken.
@@ -577,16 +585,19 @@ def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
     These are the derivatives of E G^n, for a fixed number n of tokens or a uniform law.
     ``mean`` has J values of G, (J,), and the result the shape (order + 1, J).
     """
-    # A power series G + ε: the coefficients of (G + ε)^n are the derivatives over k!.
+    # In the power series (G + ε)^n, the coefficient of ε^k is the k-th derivative of
+    # G^n, divided by k!.
     as_series = np.frompyfunc(lambda G: arb_series([G, 1], prec=order + 1), 1, 1)
-    G = as_series(mean)
+    G_plus_eps = as_series(mean)
     if count.law is None:
-        mean_power = G ** int(count.number)
+        mean_power = G_plus_eps ** int(count.number)
     elif isinstance(count.law, UniformLengths):
         # The mean of G^n over n = first ... last, from sums that begin with n = 1
         first = count.law.least
         last = int(count.law.most)
-        mean_power = _sum_of_powers(G, last) - _sum_of_powers(G, max(first, 1) - 1)
+        up_to_last = _sum_of_powers(G_plus_eps, last)
+        before_first = _sum_of_powers(G_plus_eps, max(first, 1) - 1)
+        mean_power = up_to_last - before_first
         if first == 0:
             # G^0, which the sums leave out
             mean_power = mean_power + 1
@@ -601,11 +612,14 @@ def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
 
 
 def _sum_of_powers(G: Balls, n: int) -> Balls:
-    """Return the sum of G^m for 1 <= m <= n, by Σ_{m <= 2M} = (1 + G^M) Σ_{m <= M}."""
+    """Return the sum of G^m for 1 <= m <= n, by halving n.
+
+    The sum for n = 2M is (1 + G^M) times the sum for n = M.
+    """
     if n == 0:
         return G * 0
     half = _sum_of_powers(G, n // 2)
-    last = G**n if n % 2 else 0
+    last = G**n if n % 2 else 0  # for an odd n = 2M + 1, the power that is left
     return half + half * G ** (n // 2) + last
 
 
@@ -702,11 +716,11 @@ def _add_changes_of_entries(
 ) -> None:
     """Add the derivatives of the terms' entries in the scores to ``gradient``.
 
-    A change of a score by dS changes y by y dS, so that db/dS = b (1 - y) and
-    d(b y)/dS = b y (2 - y). A pair (κ, λ) of kinds occurs twice, in both orders, so
-    b C b gives 2 (1 - y) b C b for a node of its first kind. Half of these factors are
-    1 - y for a pair and 1 - y/2 for a single kind: 1 - y times half the number of
-    kinds.
+    With respect to the score of its node, y has the derivative y. So b has the
+    derivative b (1 - y), and b y has b y (2 - y). A pair (κ, λ) of kinds occurs twice,
+    in both orders, so b C b gives 2 (1 - y) b C b for a node of its first kind. Half of
+    these factors are 1 - y for a pair and 1 - y/2 for a single kind: 1 - y times half
+    the number of kinds.
     """
     for term in terms:
         factor = P.derivative(term.kinds)
@@ -721,7 +735,7 @@ def _add_changes_of_entries(
 def _terms(
     b: Balls, y: Balls, form: Balls, squared_errors: Balls, rows: list[slice]
 ) -> list[_Term]:
-    """Return the terms b_κ C b_λ and b y E|e|² of the integrand, see `_sums`."""
+    """Return the terms b_κ C b_λ and b y E|e|² of the integrand, see ``_sums``."""
     kinds = range(len(rows))
     terms = []
     for k in kinds:
@@ -770,9 +784,9 @@ def second_moments(law: PromptLaw) -> SecondMoments:
     """Return the moments that loss and gradient of merged linear attention need."""
     Lambda, W, Lambda_q = (balls(moment) for moment in law.moments)
     Lambda_W = product(Lambda, W)
-    infinite = product(Lambda_W, Lambda)  # ΛWΛ, the limit of M for N = ∞
-    # The sum of entries of Λ and Wᵀ is a trace, also for diagonals given as vectors.
+    limit_of_M = product(Lambda_W, Lambda)  # ΛWΛ, the limit of M for N = ∞
+    # The sum of the products of entries of Λ and Wᵀ is tr ΛW, also for diagonals.
     label_variance = (Lambda * W.T).sum() + arb(law.noise) ** 2  # tr ΛW + σ²
-    scatter = infinite + label_variance * Lambda
-    M = infinite + scatter / arb(law.N)
+    scatter_of_token = limit_of_M + label_variance * Lambda
+    M = limit_of_M + scatter_of_token / arb(law.N)
     return SecondMoments(Lambda_W, W, Lambda_q, M)

@@ -105,8 +105,8 @@ def _aborting() -> Iterator[None]:
 def _command(name: str) -> Any:
     """Make one of `COMMANDS`, or the group of commands of a family.
 
-    An unknown name raises a KeyError, as a mapping must: `_Commands` makes its items by
-    this function.
+    An unknown name raises a KeyError, as a mapping must: ``_Commands`` makes its items
+    by this function.
     """
     if name in OF_FAMILIES:
         return _of_family(name, default())
@@ -141,6 +141,7 @@ def _group(family: type[Family]) -> Any:
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
+    # The family that each command simulates or sweeps, by the name of the command.
     problems = dict.fromkeys(OF_FAMILIES, family)
     messages: list[str] = []
     # An error in the slot of a family becomes a message, and the group lacks the
@@ -161,13 +162,13 @@ def _of_family(name: str, family: type[Family], *group: str) -> Any:
     ``family`` is then the family of this problem. ``group`` is the name of the group in
     which the command stands, if it stands in one.
     """
-    kind = name if name in OF_FAMILIES else "simulate"
+    action = name if name in OF_FAMILIES else "simulate"
     # `simulate_command` and `sweep_command` make a function from a family.
-    module = importlib.import_module(f"icl_theory.cli.{kind}")
-    make_command = getattr(module, f"{kind}_command")
+    module = importlib.import_module(f"icl_theory.cli.{action}")
+    make_command = getattr(module, f"{action}_command")
     function = make_command(family)
     command = " ".join(["icl-theory", *group, name])
-    command_line = example(command, family, is_sweep=kind == "sweep")
+    command_line = example(command, family, is_sweep=action == "sweep")
     function.__doc__ += f"\n\nExample: {command_line}"
     return _typer_command(name, function, family.parameters())
 
@@ -175,7 +176,7 @@ def _of_family(name: str, family: type[Family], *group: str) -> Any:
 def _typer_command(
     name: str, function: Callable[..., Any], texts: Iterable[str] = ()
 ) -> Any:
-    """Make a command from a function; ``texts`` are the options that stay texts.
+    """Make a command from a function; ``texts`` names the options that stay texts.
 
     A family reads its parameters from texts by itself, so typer need not convert them.
     """
@@ -196,9 +197,9 @@ app = typer.Typer(
 )
 
 
-# Ctrl-C ends a run early, and leaves a part of it, only if all functions that wait for
-# the run are marked by `returns_runs`. A command prints the part of the run, which
-# counts as returning it.
+# After Ctrl-C a run is returned as far as it has come, but only if all functions that
+# wait for the run are marked by `returns_runs`. A command prints the part of the run,
+# which counts as returning it.
 @returns_runs
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
@@ -311,4 +312,4 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Declare the options of the program itself; the callback of an option acts."""
+    """Declare the options of the program itself; their callbacks do the work."""

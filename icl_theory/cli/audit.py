@@ -63,12 +63,12 @@ def audit(
     """
     # Options that contradict each other are refused before anything is measured.
     check_targets(plot=plot, out=out)
-    parts = {"claim": claim, "paper": paper, "question": question}
-    given = [name for name, value in parts.items() if value is not None]
+    selections = {"claim": claim, "paper": paper, "question": question}
+    given = [name for name, value in selections.items() if value is not None]
     if len(given) > 1:
         first, second = given[:2]
         raise ValueError(
-            f"{first} = {parts[first]!r}: give --{first} or --{second}, not both"
+            f"{first} = {selections[first]!r}: give --{first} or --{second}, not both"
         )
     if plot is not None and question is None:
         raise ValueError(
@@ -120,8 +120,7 @@ def _audit_claims(
 def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -> int:
     """Answer a question, print and draw the answer, and return the exit status."""
     choice("question", name, questions())
-    # `all_claims` loads every family, and with it the questions of the family. Its
-    # messages are about families that cannot be loaded, whose questions are missing.
+    # The messages are about families whose claims and questions cannot be loaded.
     _claims, messages = all_claims()
     say_left_out(messages)
     failures: list[str] = []
@@ -153,12 +152,13 @@ def _print_answer(answer: Answer, plot: Path | None, as_json: bool) -> None:
 def _print_audit(report: Audit) -> None:
     """Print the claims as a table, then the answers, times and violations."""
     console = Console(highlight=False)
-    # Three of the eight columns fit into a terminal; --json and --out have all.
+    # Three of the eight columns fit into a terminal, with widths in the ratio 2:4:3;
+    # --json and --out have all.
     claims = Table(box=box.SIMPLE, pad_edge=False, show_lines=False, expand=False)
     for heading, ratio in (("claim", 2), ("measured", 4), ("verdict", 3)):
         claims.add_column(heading, ratio=ratio, overflow="fold")
     for claim in report.claims:
-        # A violated claim is red. An observation that fails is a finding, and no
+        # A violated claim is red. An observation that fails is a finding, not a
         # violation.
         style = "red" if claim in report.violations else None
         name = f"{claim.name} ({claim.status}; {claim.source})"

@@ -1,11 +1,12 @@
 """Options of the command line, made from the parameters that a family declares.
 
-A `Parameter` has a kind of values, ``declared.kind``, which reads a value from text.
-Further attributes of the kind are ``words`` (the words that the value may be),
-``allowed`` (a phrase for these words in messages), ``arrays`` (whether the value may be
-an array), ``numeric`` and ``whole`` (whether all values other than words are numbers,
-or integers) and ``text`` (whether the command line can give the value). A parameter
-with an ``axis`` may be swept.
+A `Parameter`, here called ``declared``, has a kind of values, ``declared.kind``. The
+method ``parse`` of the kind reads a value from text. The attributes of the kind are
+``words`` (the words that the value may be), ``allowed`` (a phrase for these words in
+messages), ``arrays`` (whether the value may be an array), ``numeric`` and ``whole``
+(whether all values other than words are numbers, or integers) and ``text`` (whether the
+command line can give the value). ``declared.axis`` is true if a sweep may vary the
+parameter.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def with_options(
     argument. The function gets a dict as this argument, with the values of those
     options that the user has set.
     """
-    # The parameters of the command's signature.
+    # The parameters of the command's signature. They are keyword-only, because only
+    # then may one without a default follow one with a default.
     parameters: list[inspect.Parameter] = []
     for argument in inspect.signature(function, eval_str=True).parameters.values():
         if argument.name not in groups:
@@ -393,7 +395,8 @@ def _toml(path: Path) -> dict[str, Any]:
     """
     import tomllib  # imported here because few commands read such a file
 
-    # The order matters: an error of TOML or of decoding is a ValueError, too.
+    # The order of the clauses matters: an error of TOML or of decoding is a ValueError,
+    # too.
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -18,8 +18,8 @@ from icl_theory._validate import argument_error
 from icl_theory.cli import completion
 from icl_theory.engine.progress import Progress
 
-# The exit status of a command that Ctrl-C has ended, by convention: 128 and the number
-# of the signal, 2.
+# The exit status of a command that Ctrl-C has ended, by convention: 128 plus the number
+# of the signal, which is 2.
 INTERRUPTED = 130
 # The endings that the file of a figure may have.
 FORMATS = (".png", ".pdf", ".svg")

@@ -205,8 +205,9 @@ def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
     """Print a warning for each run whose target is not above the lowest loss.
 
     A run stops at `Stop.FLOOR` if its loss has come to the floor, the lowest loss, and
-    the target is not above the floor. This happens only if the target is given as
-    ``epsilon``.
+    the target is not above the floor. The warning is for a target that is given as
+    ``epsilon``; only rounding can bring a target that is given as ``above`` to the
+    floor.
     """
     for _, problem, run in simulations:
         if run.stop is Stop.FLOOR and problem.epsilon:

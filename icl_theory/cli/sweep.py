@@ -90,8 +90,8 @@ MOST_POINTS = 10**6
 # The exit status if points failed. It differs from 1, by which other commands say that
 # a target or a check was missed, and from 2, the status of wrong input.
 POINTS_FAILED = 3
-# The largest number of processes of --workers, which no single machine has. A larger
-# one is a typing error.
+# The largest number of processes of --workers. No single machine runs so many, so a
+# larger number is a typing error.
 MOST_WORKERS = 10_000
 
 
@@ -160,9 +160,10 @@ class Outputs(NamedTuple):
     ) -> None:
         """Print the table of a sweep, unless it goes into files, and its transitions.
 
-        ``done_count`` is the number of computed points. Finding the transitions of a
-        sweep of more than ``most_points`` points would take minutes, so the transitions
-        of such a sweep are left out.
+        A note says so if the loss is the mean squared error. ``done_count`` is the
+        number of computed points. Finding the transitions of a sweep of more than
+        ``most_points`` points would take minutes, so the transitions of such a sweep
+        are left out.
         """
         # Without a swept parameter there is a single point, which has no table.
         if not dataset.dims:
@@ -462,6 +463,7 @@ def _important_quantities(dataset: xarray.Dataset, over: str) -> list[str]:
     """
     of_other_parameters = set()
     for name in with_role(dataset, "exponent"):
+        # The attribute "of" is the parameter along which the exponent is taken.
         if dataset[name].attrs.get("of") != over:
             of_other_parameters.add(name)
     important = with_role(dataset, *IMPORTANT)

@@ -1,9 +1,9 @@
 """Training on a fixed set of prompts, with the exact population loss beside it.
 
-Many training scripts draw M prompts once and take all their steps on them. The loss of
-such training is the mean over the M prompts, and not the population loss that the
-exact risks compute. `FixedSetRisk` trains on the set, and records the population loss
-of each saved iterate.
+Many training scripts draw M prompts once and take all their steps on them. They then
+minimise the mean loss of the M prompts, and not the population loss that the exact
+risks compute. `FixedSetRisk` is this mean loss. A run on it also records the population
+loss of each saved iterate.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from icl_theory.engine.rules import Rule
 from icl_theory.engine.sampling import Trainer, check_prompts, prompt_count, selected
 
 # These numbers are parts of the seeds of the set and of its batches. So set and batches
-# are independent of the prompts that a trainer with the same seed draws. Each number is
-# a word, read as an integer.
+# are independent of the prompts that a trainer with the same seed draws. Each number
+# is a word whose bytes are read as an integer.
 SET_STREAM = int.from_bytes(b"set")
 BATCH_STREAM = int.from_bytes(b"batch")
 
@@ -42,10 +42,11 @@ class FixedSetRisk(Risk):
 
     .. math:: \mathcal L_M(\theta) = \frac1M\sum_{m=1}^M \ell(\theta; z_m)
 
-    The population loss :math:`\mathcal L(\theta)` of an iterate is observed as
-    ``population_loss``. It is the mean loss of fresh prompts, so that :math:`\mathcal L
-    - \mathcal L_M` is the gap between test loss and training loss. The other
-    observations of the population risk are kept, see ``observe``.
+    Here :math:`\ell(\theta; z_m)` is the loss of prompt :math:`z_m` at the parameters
+    θ. The population loss :math:`\mathcal L(\theta)` of an iterate is observed as
+    ``population_loss``. It is the expected loss of a fresh prompt, so that
+    :math:`\mathcal L - \mathcal L_M` is the gap between test loss and training loss.
+    The other observations of the population risk are recorded, too; see ``observe``.
 
     Parameters
     ----------
@@ -70,9 +71,9 @@ class FixedSetRisk(Risk):
     Raises
     ------
     ValueError
-        The population risk has other parameters than the trainer, or the prompts differ
-        in form from the prompts that the trainer draws. The message names the first
-        difference.
+        The parameters of the population risk do not have the shape of the trainer's
+        parameters; the prompts differ in form from the prompts that the trainer draws;
+        or a number is out of range. The message names the first difference.
 
     Examples
     --------
@@ -107,8 +108,9 @@ class FixedSetRisk(Risk):
         if isinstance(self.prompts, tuple):
             prompts = check_prompts(self.trainer, self.prompts)
             _check_indices(prompts)
-            # The trainer, or the inner trainer if there are changes of coordinates, may
-            # have a method that checks more, such as the length of the prompts.
+            # A trainer may have a method `check_given` that checks more, such as the
+            # length of the prompts. `core_risk` returns the trainer inside all changes
+            # of coordinates.
             check_given: Any = getattr(core_risk(self.trainer), "check_given", None)
             if check_given is not None:
                 check_given(prompts)
@@ -145,15 +147,15 @@ class FixedSetRisk(Risk):
 
     @property
     def metric(self) -> float | Array:
-        """Metric of the population risk; of the trainer if there is no such risk."""
+        """Metric of the population risk, or else of the trainer."""
         return self._geometry.metric
 
     @property
     def _geometry(self) -> Risk:
-        """The risk that has the metric, the blocks and the gain of the parameters.
+        """The risk that knows the metric, the blocks and the gain of the parameters.
 
-        It is the population risk, because a trainer need not define these three. Both
-        have the same parameters. Without a population risk it is the trainer.
+        It is the population risk, because a trainer of the same parameters need not
+        define these three. Without a population risk it is the trainer.
         """
         return self.trainer if self.population is None else self.population
 
@@ -227,7 +229,7 @@ class FixedSetRisk(Risk):
         return self.whole.hessian_product(params, direction)
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Blocks of the population risk; of the trainer if there is no such risk."""
+        """Blocks of the population risk, or else of the trainer."""
         return self._geometry.blocks(array)
 
     def gain(self, params: Array) -> float:
@@ -235,7 +237,10 @@ class FixedSetRisk(Risk):
         return gain_at(self._geometry, params)
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the iterates on the whole set in closed form, if they have one."""
+        """Return the iterates on the whole set in closed form.
+
+        The result is None if they have no closed form, and for training on batches.
+        """
         return None if self.stochastic else self.whole.closed_form(eta, rule)
 
 
@@ -290,7 +295,7 @@ class SetTrainer(Trainer[Any]):
         return self.trainer.evaluate_on(params, prompts)
 
     def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
-        """Mean losses and gradients of R runs, each on prompts of its own."""
+        """Mean losses, (R,), and gradients, (R, ...), of R runs on separate prompts."""
         return self.trainer.evaluate_runs(params, prompts)
 
 
@@ -312,10 +317,11 @@ class _WholeSet(Risk):
 
 
 def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
-    """Return the mean loss of given prompts in a quicker form; None if there is none.
+    """Return the mean loss of given prompts in a quicker form, or None.
 
     A trainer that has such a form, for example a quadratic form in the parameters, has
-    a method ``condensed``. It takes the prompts and returns the risk, or None.
+    a method ``condensed``. The method takes the prompts and returns a risk, or None if
+    these prompts have no quicker form.
     """
     if isinstance(trainer, SampledPullback):
         inner = _condensed(trainer.risk, prompts)
@@ -344,7 +350,7 @@ def _check_indices(prompts: Any) -> None:
 
 
 def _check_population(population: Risk, trainer: Risk) -> None:
-    """Refuse a risk whose parameters do not have the shape of the trainer's."""
+    """Refuse a risk with parameters of another shape than the trainer's parameters."""
     instance("population", population, Risk, "a Risk")  # type: ignore[type-abstract]
     shape = np.shape(trainer.initial)
     if np.shape(population.initial) != shape:

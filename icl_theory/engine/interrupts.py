@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 # The code objects of the functions that `returns_runs` has marked.
 _RETURNING: set[CodeType] = set()
-# Not empty after a Ctrl-C that Python has ignored, see `none_swallowed`. It is a list
-# and not a bool, so that modules that import it see it change.
+# Not empty after a Ctrl-C that Python has ignored, see `none_swallowed`. A bool would
+# not do: modules that import it would not see it change.
 SWALLOWED: list[bool] = []
 
 
 def returns_runs(function: F) -> F:
     """Mark a function as one that returns the run it computes to its caller.
 
-    After Ctrl-C it may return a part of the run.
+    If Ctrl-C is pressed, such a function may return the part computed so far.
     """
     _RETURNING.add(function.__code__)
     return function
@@ -99,7 +99,7 @@ def deferred() -> Iterator[None]:
     if not in_main_thread or not is_handled or is_deferred_already:
         yield
         return
-    assert callable(handler)
+    assert callable(handler)  # `is_handled` says so, but mypy does not see it
     stand_in = _Deferred()
     signal.signal(signal.SIGINT, stand_in)
     try:
@@ -142,21 +142,22 @@ def none_swallowed() -> Iterator[None]:
     error is Ctrl-C, it is recorded in SWALLOWED. It is raised again when a `Progress`
     next begins, is updated or ends, or at the end of the block.
     """
-    default_hook = sys.unraisablehook
+    previous_hook = sys.unraisablehook
 
     def record_interrupts(unraisable: Any) -> None:
+        # Python may call the hook with None in the place of the type.
         error_type = unraisable.exc_type
         if error_type is not None and issubclass(error_type, KeyboardInterrupt):
             SWALLOWED.append(True)
         else:
-            default_hook(unraisable)
+            previous_hook(unraisable)
 
     sys.unraisablehook = record_interrupts
     try:
         yield
         raise_swallowed()
     finally:
-        sys.unraisablehook = default_hook
+        sys.unraisablehook = previous_hook
         # If another error ends the block, it is raised, and Ctrl-C is forgotten.
         SWALLOWED.clear()
 

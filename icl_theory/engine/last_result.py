@@ -14,14 +14,16 @@ class LastResult(Generic[Result]):
     """Remembers the last result of a function of an array.
 
     A run asks a risk twice at each saved step: for the loss, and for the observations.
-    A caller must not change a result, because a later call may return it again.
+    All calls of ``of`` must pass the same function, and arrays of one shape and type,
+    because only the bytes of the arrays are compared. A caller must not change a
+    result, because a later call may return it again.
     """
 
     def __init__(self) -> None:
         self._last: tuple[bytes, Result] | None = None
 
     def of(self, function: Callable[[Array], Result], array: Array) -> Result:
-        """Return the value at an array; compute it unless the last array was equal."""
+        """Return ``function(array)``; compute it unless the last array was equal."""
         key = array.tobytes()
         # The attribute is read once, because another thread may replace it.
         last = self._last

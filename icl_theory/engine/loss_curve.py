@@ -31,14 +31,17 @@ from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule
 
 Steps = NDArray[np.int64]
-# Relative errors of losses that were computed in float32, were written with six digits,
-# or are float64 numbers. Arithmetic in float32 has a rounding unit of 6e-8, and a loss
-# takes many operations. Rounding to six digits changes a number by up to 5e-6 of
-# itself: half a unit of the last digit. The exact losses of this package, to which
-# losses in float64 are compared, have eleven digits.
+# Relative errors of losses, by the way they were computed or written.
+#
+# Arithmetic in float32 has a rounding unit of 6e-8, and a loss takes many operations.
 FLOAT32 = 1e-6
+# Rounding to six digits changes a number by up to 5e-6 of itself: half a unit of the
+# last digit.
 SIX_DIGITS = 5e-6
+# Losses in float64 are compared to the exact losses of this package, which have eleven
+# digits. One unit of the last of these digits is up to 1e-10 of the number.
 FLOAT64 = 1e-10
+# The largest number in float32, about 3.4e38.
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 # This many losses are enough to tell how they were rounded: a loss of higher precision
 # hardly ever has six digits by chance. All losses of a shorter curve are tested.
@@ -46,7 +49,10 @@ TESTED_LOSSES = 1024
 
 
 class Run(Protocol):
-    """The attributes of a `Trajectory` that a comparison of loss curves uses."""
+    """The attributes of a `Trajectory` that a comparison of loss curves uses.
+
+    `Trajectory` documents them. The ``risk`` is the risk that was trained.
+    """
 
     t: Steps
     loss: Array
@@ -62,9 +68,9 @@ class Run(Protocol):
 
 
 class LossCurve(NamedTuple):
-    """A loss curve: steps, losses, and the standard errors of the losses, (T,) each.
+    """A loss curve: T steps, the losses at these steps, and their standard errors.
 
-    The standard errors are None if they are not known.
+    Each array has the shape (T,). The standard errors are None if they are not known.
     """
 
     t: Steps
@@ -84,9 +90,11 @@ def loss_curve(
     """
     columns = _columns(run, losses, steps, column)
     values = _loss_values(columns.losses)
-    # By default the losses belong to the steps 0, 1, 2, …
-    default_steps = np.arange(len(values))
-    t = increasing(default_steps if columns.steps is None else columns.steps)
+    steps_of_curve = columns.steps
+    if steps_of_curve is None:
+        # By default the losses belong to the steps 0, 1, 2, …
+        steps_of_curve = np.arange(len(values))
+    t = increasing(steps_of_curve)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
     # This comparison is false for NaN, so that NaN is refused as well.
@@ -116,6 +124,7 @@ def rounding_of(losses: Array) -> float:
 
 def _has_six_digits(value: float) -> bool:
     """Whether a number can be written exactly with six significant digits."""
+    # The format has one digit before the point and five after it.
     return float(f"{value:.5e}") == value
 
 
@@ -125,7 +134,7 @@ def _is_float32(value: float) -> bool:
     A program may write a float32 number exactly, or as the shortest decimal that
     becomes this number again, which str() returns.
     """
-    # A larger number would be infinite in float32.
+    # A larger number would be infinite in float32. NaN fails the comparison, too.
     if not abs(value) <= FLOAT32_MAX:
         return False
     single = np.float32(value)
@@ -146,6 +155,7 @@ def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
     # A class is callable, too, but not meant as a function of a state. `_loss_values`
     # refuses it.
     if callable(losses) and not isinstance(losses, type):
+        # By default the function is evaluated at the saved steps of the run.
         steps = run.t if steps is None else increasing(steps)
         return _evaluated(run, losses, steps)
     return Columns(steps, losses, errors=None)
@@ -153,7 +163,8 @@ def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
 
 def _loss_values(losses: Any) -> Array:
     """Return losses as a row of numbers, (T,), or refuse them."""
-    # `floats` returns None for an object that is not an array of real numbers.
+    # `floats` returns None for an object that is not an array of real numbers. It would
+    # turn None into NaN.
     array = None if losses is None else floats(losses)
     if array is None:
         raise argument_error(
@@ -170,14 +181,15 @@ def _loss_values(losses: Any) -> Array:
 def _standard_errors(
     errors_of_curve: Array | None, errors: Any, t: Steps
 ) -> Array | None:
-    """Return the standard errors of the losses at T steps, (T,); None if unknown.
+    """Return the standard errors of the losses at the T steps ``t``, (T,).
 
-    ``errors_of_curve`` come from the file of the curve, or from the losses of single
-    prompts. They are ignored if the user has given ``errors``.
+    ``errors`` are the standard errors that the user has given. If there are none, the
+    result is ``errors_of_curve``, which come from the file of the curve or from the
+    losses of single prompts. It is None if both are None.
     """
     if errors is not None:
-        # The number of axes is not checked here: the check of the shape below includes
-        # it.
+        # `real_array` requires a number of axes. The array's own number is passed, and
+        # the shape is checked below.
         values = real_array("errors", errors, ndim=dimensions(errors), most=LARGEST)
         shown = errors
     elif errors_of_curve is not None:
@@ -185,9 +197,9 @@ def _standard_errors(
         shown = errors_of_curve.tolist()
     else:
         return None
-    is_one_or_each = values.shape in ((), t.shape)
-    # This comparison is false for NaN, so that NaN is refused as well.
-    if not is_one_or_each or not (values >= 0.0).all():
+    has_valid_shape = values.shape in ((), t.shape)
+    # The comparison with 0 is false for NaN, so that NaN is refused as well.
+    if not has_valid_shape or not (values >= 0.0).all():
         raise argument_error("errors", shown, "one number >= 0 or one for each loss")
     return np.broadcast_to(values, t.shape)
 
@@ -216,12 +228,13 @@ def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Column
 
 def increasing(steps: Any) -> Steps:
     """Return steps as an array, or refuse them unless they are increasing integers."""
+    # Up to EXACT = 2^53 every integer is a float64 number.
     values = real_array("steps", steps, ndim=1, most=EXACT)
     if not values.size:
         raise argument_error("steps", steps, "at least one")
-    wrong = np.flatnonzero((values < 0.0) | (values != np.floor(values)))
-    if wrong.size:
-        index = wrong[0]
+    not_counts = np.flatnonzero((values < 0.0) | (values != np.floor(values)))
+    if not_counts.size:
+        index = not_counts[0]
         raise argument_error(f"steps[{index}]", values[index], "an integer >= 0")
     not_later = np.flatnonzero(np.diff(values) <= 0.0)
     if not_later.size:

@@ -33,7 +33,7 @@ class Progress(contextlib.ContextDecorator):
     unit : str
         The plural noun of the things that are counted by updates.
     quiet : bool
-        Whether neither this computation nor any computation within it is shown.
+        Whether to hide this computation and all computations within it.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Progress(contextlib.ContextDecorator):
         """Record how many things are done.
 
         A negative ``total`` stands for an unknown one, and a ``loss`` of NaN is not
-        shown. A run calls this method at every step, so it must be fast. The things
-        that are done at the first call do not count in the speed, because they were
-        done before the clock of the speed started.
+        shown. A run calls this method at every step, so it must be fast. The speed is
+        measured from the first call on, so things that are done by then do not count.
         """
+        # Before the first update ``done`` is negative.
         if self.done < 0:
             self._first_update = time.monotonic()
             self._done_before = done
@@ -96,8 +96,11 @@ class Progress(contextlib.ContextDecorator):
         It is empty before the first update of a computation without words.
         """
         now = time.monotonic()
-        if self.done < 0:
-            return f"{self.words}, {duration(now - self.start)}" if self.words else ""
+        is_updated = self.done >= 0
+        if not is_updated and not self.words:
+            return ""
+        if not is_updated:
+            return f"{self.words}, {duration(now - self.start)}"
         # The bound avoids a division by zero right after the first update.
         elapsed = max(now - self._first_update, 1e-9)
         rate = (self.done - self._done_before) / elapsed
@@ -158,7 +161,7 @@ class Display:
             act()
 
     def _begin(self) -> None:
-        """Start to draw, unless there is nothing to show or no terminal to show it.
+        """Start to draw, unless there is nothing to show or no free terminal.
 
         If nothing is drawn, ``live`` becomes False, so that the display of rich is not
         attempted again before all computations have ended.
@@ -166,7 +169,7 @@ class Display:
         # This is set first: if rich raises an error when it starts, False remains.
         self.live = False
         if self.shown() and _is_terminal(sys.stderr) and not _is_taken():
-            self.live = self._started_live()
+            self.live = self._start_live()
 
     def _end(self) -> None:
         """Stop drawing."""
@@ -177,7 +180,10 @@ class Display:
             live.stop()
 
     def shown(self) -> list[Progress]:
-        """Return the computations outside the first quiet one, the outermost first."""
+        """Return the computations that are not within a quiet one, outermost first.
+
+        A quiet computation itself is not returned either.
+        """
         # The list is copied, because another thread may end a computation meanwhile.
         running = [*self.computations]
         return [*takewhile(lambda computation: not computation.quiet, running)]
@@ -186,7 +192,7 @@ class Display:
         """Whether a computation has lasted long enough to be shown."""
         return time.monotonic() >= computation.start + self.delay
 
-    def _started_live(self) -> Any:
+    def _start_live(self) -> Any:
         """Start a display of rich on standard error, and return it."""
         from rich.console import Console
         from rich.live import Live
@@ -216,7 +222,7 @@ class Display:
             line = computation.line()
             if not line:
                 continue
-            # The bar moves to and fro if the number of all things is unknown. Its width
+            # If the total is unknown, `pulse` makes the bar move to and fro. The width
             # of 20 columns leaves most of a line of 80 columns to the text.
             bar = ProgressBar(
                 computation.total,

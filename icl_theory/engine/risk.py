@@ -20,8 +20,9 @@ from icl_theory._validate import Array, argument_error, real_array
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
-# The relative rounding error of a loss that is a sum of positive terms. It is larger
-# than needed: without cancellation only a few roundings of 2^-52 matter.
+# The relative rounding error of a loss that is a sum of positive terms: 64 rounding
+# units of 2^-52. This is a cautious choice, because without cancellation only a few
+# roundings matter.
 LOSS_ROUNDING = 64.0 * 2.0**-52
 # The step of a central difference, relative to the parameters: the cube root of the
 # rounding unit 2^-52. Rounding and the third derivative then contribute about equally
@@ -97,8 +98,9 @@ class Risk(Protocol):
     def metric(self) -> float | Array:
         """Diagonal of the metric M of the coordinates.
 
-        It is 1, unless the parameters θ are a reduction of more parameters S = Bθ. Then
-        M = BᵀB (docs/theory.md, "Gradient descent and gradient flow").
+        It is 1, unless the parameters θ are a reduction of more parameters S = Bθ, with
+        a constant matrix B. Then M = BᵀB (docs/theory.md, "Gradient descent and
+        gradient flow").
         """
         return 1.0
 
@@ -106,7 +108,7 @@ class Risk(Protocol):
     def stochastic(self) -> bool:
         """Whether ``evaluate`` draws data, so that its losses scatter.
 
-        A run is then not ended because of a single loss, unless a target is given.
+        A single loss then does not end a run, unless the run has a target loss.
         """
         return False
 
@@ -221,8 +223,8 @@ class Risk(Protocol):
         Returns
         -------
         float
-            Squared label units per squared unit of the scores; negative if the loss is
-            concave at ``params``.
+            The eigenvalue, in units of the loss per squared unit of the parameters;
+            negative if the loss is concave at ``params``.
 
         Raises
         ------
@@ -239,8 +241,8 @@ class Risk(Protocol):
         """
         checked = self._checked(params)
 
-        # The product of the Hessian with a direction, refused if it is not finite.
         def finite_product(direction: Array) -> Array:
+            """Multiply the Hessian with a direction; refuse infinities and NaN."""
             with np.errstate(over="ignore", invalid="ignore"):
                 product = self.hessian_product(checked, direction)
             if not np.isfinite(product).all():
@@ -278,7 +280,8 @@ class WithStart:
 class Eigenpair(NamedTuple):
     """An eigenvalue of ``M^-1/2 H M^-1/2``, and a direction in the parameters.
 
-    The direction is ``M^-1/2 v`` with the unit eigenvector v.
+    Here H is the Hessian and M the metric. The direction is ``M^-1/2 v`` with the
+    eigenvector v of norm 1. If H is zero, v may be any vector.
     """
 
     value: float
@@ -292,10 +295,10 @@ def largest_eigenvalue(
 ) -> Eigenpair:
     """Return the largest eigenvalue of ``M^-1/2 H M^-1/2``, with its direction.
 
-    ``hessian`` multiplies H with a direction, an array of the ``shape`` of the
-    parameters, and ``metric`` is the diagonal of M. For up to LARGEST_DENSE parameters
-    the matrix is computed; for more of them Lanczos' method is used, which needs only
-    products.
+    ``hessian`` multiplies the Hessian H with a direction, an array of the ``shape`` of
+    the parameters, and ``metric`` is the diagonal of the metric M. For up to
+    LARGEST_DENSE parameters the matrix itself is computed. For more parameters Lanczos'
+    method is used, which needs only products of the matrix with vectors.
 
     Raises
     ------
@@ -311,6 +314,8 @@ def largest_eigenvalue(
 
     size = math.prod(shape)
     if size <= LARGEST_DENSE:
+        # The product with unit vector i is column i. It becomes row i here, which is
+        # the same, because the matrix is symmetric.
         matrix = np.array([product(unit) for unit in np.eye(size)])
         # Rounding makes the computed matrix slightly asymmetric, so take its mean with
         # its transpose. `eigh` returns the eigenvalues in increasing order.
@@ -332,8 +337,8 @@ def _lanczos(product: Callable[[Array], Array], size: int) -> tuple[float, Array
     # A random vector has a component along every eigenvector. Its seed is fixed, so
     # that results are reproducible.
     start = np.random.default_rng(0).normal(size=size)
-    # The matrix may be tiny, and for tiny eigenvalues the tolerance of ARPACK is
-    # absolute. So divide the matrix by about its size.
+    # The tolerance of ARPACK is absolute for tiny eigenvalues. So divide the matrix by
+    # a number of about the size of its eigenvalues.
     scale = float(np.abs(product(start)).max())
     # If the matrix is zero, any vector is an eigenvector.
     if scale == 0.0:

@@ -175,8 +175,8 @@ class Trainer(OnPrompts[P], Risk):
         params : ndarray, (R, ...)
             Parameters of each run.
         prompts : NamedTuple
-            R times B prompts: first the prompts of the first run, then those of the
-            second run, and so on.
+            R times B prompts: first the prompts of the first run, then the prompts of
+            the second run, and so on.
 
         Returns
         -------
@@ -360,7 +360,8 @@ def prompt_count(prompts: tuple[Any, ...]) -> int:
 def prompts_per_run(prompts: tuple[Any, ...], runs: int) -> int:
     """Return the number of prompts of each run.
 
-    Prompts that cannot be shared equally among the runs are refused.
+    Prompts that cannot be shared equally among the runs are refused, and so is an empty
+    batch.
     """
     count = prompt_count(prompts)
     if count == 0 or count % runs:

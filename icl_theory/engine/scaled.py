@@ -29,8 +29,8 @@ from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.engine.sampling import Trainer, trainer_of
 
-# The largest number by which a loss is multiplied. Any number would do that keeps
-# losses within float64; this one also refuses mistakes, such as a step number in the
+# The largest number by which a loss may be multiplied. Any limit that keeps losses
+# within float64 would do; this one also refuses mistakes, such as a step number in the
 # place of a factor.
 MOST_FACTOR = 1e6
 
@@ -41,7 +41,7 @@ def is_loss(name: str) -> bool:
 
 
 def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
-    """Return observations, with all losses among them multiplied by a factor."""
+    """Return observations by name, with losses and excesses multiplied by a factor."""
     return {
         name: factor * values if is_loss(name) else values
         for name, values in observed.items()
@@ -65,13 +65,14 @@ class ScaledSolution:
     factor: float
 
     def states(self, steps: NDArray[np.int64]) -> Array:
-        """Parameters at given steps, (T, ...)."""
+        """Parameters at T given steps, (T, ...)."""
         return self.solution.states(steps)
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, and its estimated error.
 
-        The loss of the inner risk is then at most epsilon divided by the factor.
+        At this step the loss of the inner risk is at most epsilon divided by the
+        factor. `Solution.first_below` says when the step or the error is None.
         """
         return self.solution.first_below(epsilon / self.factor, last)
 
@@ -136,7 +137,7 @@ class ScaledRisk(AroundRisk):
         return self.risk.blocks(array)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Observations; those that are losses are multiplied by c."""
+        """Observations of the inner risk; losses and excesses are multiplied by c."""
         return scaled(self.risk.observe(params, step), self.factor)
 
     def floor(self) -> float:
@@ -151,8 +152,10 @@ class ScaledRisk(AroundRisk):
         """
         if not is_plain_descent(rule):
             return None
-        inner = self.risk.closed_form(self.factor * eta, rule)
-        return None if inner is None else ScaledSolution(inner, self.factor)
+        inner_solution = self.risk.closed_form(self.factor * eta, rule)
+        if inner_solution is None:
+            return None
+        return ScaledSolution(inner_solution, self.factor)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, times c."""
@@ -163,30 +166,39 @@ class ScaledRisk(AroundRisk):
         return self.factor * self.risk.sharpness(params)
 
     def gain(self, params: Array) -> float:
-        """Gain of the inner risk, which has the same scores."""
+        """Change of the scores per unit change of the parameters, as in the inner risk.
+
+        The factor c changes the loss, but not the scores.
+        """
         return gain_at(self.risk, params)
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at given states, times c."""
+        """Gradients at n states, (n, ...), times c."""
         return self.factor * gradients_at(self.risk, states)
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns, times c, if the inner risk has them."""
-        inner = column_gradients_of(self.risk)
-        if inner is None:
+        """A function that returns gradients of single columns, times c.
+
+        It is None if the inner risk has no such function.
+        """
+        inner_gradients = column_gradients_of(self.risk)
+        if inner_gradients is None:
             return None
-        return lambda columns, indices: self.factor * inner(columns, indices)
+        return lambda columns, indices: self.factor * inner_gradients(columns, indices)
 
     def series(
         self, states: Array, steps: NDArray[np.int64]
     ) -> tuple[Array, dict[str, Array]]:
-        """Losses at many states, times c, and observations as in `observe`."""
+        """Losses at T states, (T,), times c, and observations as in `observe`."""
         losses, observed = series_at(self.risk, states, steps)
         return self.factor * losses, scaled(observed, self.factor)
 
     def sampled(self, batch: int, seed: int = 0) -> ScaledTrainer:
-        """Return the trainer of the inner risk on sampled prompts, times c."""
+        """Return the trainer of the inner risk on sampled prompts, with losses times c.
+
+        A step of this trainer has ``batch`` prompts.
+        """
         return ScaledTrainer(trainer_of(self.risk, batch, seed), self.factor)
 
 
@@ -209,7 +221,10 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
         super().__post_init__()
 
     def cheaper(self) -> ScaledTrainer:
-        """Return the cheaper version of the inner trainer, multiplied by c."""
+        """Return a trainer of the same law whose prompts cost less to draw.
+
+        It is the inner trainer's cheaper version, with losses times c.
+        """
         return ScaledTrainer(self.risk.cheaper(), self.factor)
 
     def losses_on(self, params: Array, prompts: Any) -> Array:
@@ -222,7 +237,7 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
         return self.factor * loss, self.factor * gradient
 
     def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
-        """Mean losses and gradients of R runs, times c."""
+        """Mean losses, (R,), and gradients, (R, ...), of R runs, times c."""
         losses, gradients = self.risk.evaluate_runs(params, prompts)
         return self.factor * losses, self.factor * gradients
 

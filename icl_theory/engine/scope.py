@@ -1,6 +1,7 @@
 """Scopes: the training to which a piece of theory applies.
 
-The package shows a statement or prediction only beside training within its scope.
+The package shows a statement or a prediction only beside training within the scope of
+this statement or prediction.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
 
 
 class Training(Protocol):
-    """A run or a problem of a family, each of which knows its rule and method.
+    """A run, or a problem of a family; both know their rule and method.
 
     A problem is a family with values of its parameters; a run is made from a problem.
     """
@@ -34,8 +35,9 @@ class Training(Protocol):
 class Scope:
     """The training to which a piece of theory applies.
 
-    Each statement, predicted column of a sweep, limit of an exponent and estimate of
-    the work has a scope, and is shown only for training within it.
+    The theory of each family has a scope, and a single statement may have its own.
+    Statements, predicted columns of a sweep and predicted limits of the exponents that
+    a sweep measures are shown only for training within the scope.
 
     Parameters
     ----------
@@ -63,7 +65,8 @@ class Scope:
     def __post_init__(self) -> None:
         instance("rules", self.rules, tuple, "a tuple of classes of rules")
         for rule in self.rules:
-            # issubclass() refuses protocols that have attributes, such as `Rule`.
+            # issubclass() refuses protocols that have attributes, such as `Rule`. So
+            # look for `Rule` among the base classes.
             if not (isinstance(rule, type) and Rule in rule.__mro__):
                 raise argument_error("rules", self.rules, "classes of rules")
         iteration = flag("iteration", self.iteration)
@@ -145,6 +148,7 @@ class Scope:
         for rule in rules:
             if rule is not None and not is_rule(rule):
                 raise argument_error("rules", rule, allowed)
+        # The points of a sweep often share their rule, so each name is listed once.
         names: list[str] = []
         for rule in rules:
             if rule is None or self.covers(rule, method):
@@ -164,32 +168,39 @@ class Scope:
 
     @property
     def words(self) -> str:
-        """The training in words."""
-        names: dict[type[Rule], str] = {
+        """The training in words, such as "gradient descent".
+
+        The flow is mentioned only if the theory does not apply to the iteration.
+        """
+        words_of_rule: dict[type[Rule], str] = {
             GradientDescent: "gradient descent",
             Normalised: "normalised descent",
         }
-        rules = " or ".join(names.get(rule, rule.__name__) for rule in self.rules)
+        # A rule without words is called by the name of its class.
+        phrases = [words_of_rule.get(rule, rule.__name__) for rule in self.rules]
+        rules = " or ".join(phrases)
         return rules if self.iteration else f"the flow of {rules}"
 
 
 def _reason_outside_theory(training: Any) -> str:
     """Return why a run or a problem is outside all theory of its family.
 
-    The text is empty if it is within the theory.
+    The text is empty if there is no such reason. Whether the theory applies to the rule
+    and the method is not judged here.
     """
     # The problem of a run is its attribute `family`. A problem has none.
     problem = getattr(training, "family", None) or training
     # A problem may have the text `outside_theory`, which says why.
     reason = str(getattr(problem, "outside_theory", ""))
-    # A run on a fixed set need not have a family.
+    # A run on a fixed set may have no problem that gives a reason, so look at the
+    # attribute of the run itself, too.
     if not reason and getattr(training, "on_fixed_set", False):
         return "this is training on a fixed set of prompts"
     return reason
 
 
 def _listed(names: list[str], most: int) -> str:
-    """Return up to ``most`` quoted names, and the number of the others, as one text.
+    """Return up to ``most`` quoted names, and the number of further names, as one text.
 
     For example, three names and ``most`` = 1 give '"adam" and 2 more'.
     """

@@ -3,8 +3,8 @@
 `train_runs` takes a step in all runs before it takes the next one: one generator draws
 the prompts of all runs, `Trainer.evaluate_runs` computes losses and gradients of many
 runs together, and the rule changes the parameters of each run. `sgd_losses` makes the
-runs with which a loss curve is compared. In shapes, R is the number of runs and T the
-number of steps whose losses are kept.
+runs with which a user's loss curve is compared. In shapes, R is the number of runs and
+T the number of steps whose losses are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
 from icl_theory.engine.scaled import scaled_like
 from icl_theory.memory import keep_freed
 
-# The largest number of steps of an SGD run. This many steps take minutes.
+# The largest number of steps of a run of SGD. This many steps take minutes.
 LONGEST_SGD = 10**6
 # The losses and gradients of a group of runs are computed together. The prompts of all
 # its runs in one step take up to this number of bytes, 4 MiB. The arrays that are
@@ -80,6 +80,7 @@ def train_runs(
     losses = np.empty((runs, len(steps)))
     # The losses show that a run has diverged, so no warning is needed.
     with np.errstate(over="ignore", invalid="ignore"):
+        # `counted` shows the user how many steps are done.
         for step in counted(range(last + 1), "steps of SGD"):
             step_losses, gradients = states.evaluate(step)
             if step in column_of_step:
@@ -103,11 +104,13 @@ class _Runs:
         self.eta = eta
         self.rule = rule
         start = np.asarray(trainer.initial, dtype=float)
+        # All runs have the same parameters at step 0, (R, ...).
         self.params = np.stack([start] * runs)
         self.memories = [rule.init(trainer, start) for _ in range(runs)]
         # For Kahan's sum of the changes: the amount by which rounding has made the
         # parameters too large.
         self.carry = np.zeros_like(self.params)
+        # The runs of each group, whose losses and gradients are computed together.
         self.groups = _groups(trainer, runs)
 
     def evaluate(self, step: int) -> tuple[Array, Array]:
@@ -118,7 +121,8 @@ class _Runs:
         rng = self.trainer.generator(step)
         for group in self.groups:
             params = self.params[group]
-            # One batch of prompts for each run, or all prompts in one tuple.
+            # A list with a batch of prompts for each run of the group, or with one
+            # tuple that holds the prompts of all of them.
             batches = self.trainer.draw_runs(rng, len(params))
             losses[group], group_gradients = self._evaluated(params, batches)
             # NumPy would broadcast gradients of another shape without an error.
@@ -130,9 +134,10 @@ class _Runs:
         return losses, gradients
 
     def _evaluated(self, params: Array, batches: list[Any]) -> tuple[Array, Array]:
-        """Return losses and gradients of given runs, each on its own prompts.
+        """Return losses, (r,), and gradients, (r, ...), of r runs on their own prompts.
 
-        ``batches`` are the prompts of these runs, as `Trainer.draw_runs` returns them.
+        ``params``, (r, ...), are the parameters of these runs, and ``batches`` their
+        prompts, as `Trainer.draw_runs` returns them.
         """
         if joinable(batches):
             return self.trainer.evaluate_runs(params, joined(batches))
@@ -158,7 +163,7 @@ class _Runs:
                 memory,
                 step,
             )
-        # The parameters are too large by the carry.
+        # The parameters are too large by the carry, so their change is reduced by it.
         changes -= self.carry
         new_params = self.params + changes
         # The rounded change that was made, minus the intended change.
@@ -174,13 +179,17 @@ def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
     prompts = trainer.prompts(0)
     # An array that the prompts lack is None.
     bytes_of_run = sum(array.nbytes for array in prompts if array is not None)
-    # A group has at least one run, even if the prompts of one run exceed the limit.
+    # Prompts may have no bytes, and the divisor 1 then avoids a division by zero. A
+    # group has at least one run, even if the prompts of one run exceed the limit.
     size = max(1, LARGEST_GROUP_BYTES // max(bytes_of_run, 1))
     return [slice(start, min(start + size, runs)) for start in range(0, runs, size)]
 
 
 def sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
     """Return the batch losses of R runs of SGD with the settings of a run, (R, T).
+
+    ``t``, (T,), are increasing steps. The loss at a step is the loss before the update
+    of this step. ``runs`` is R, and each run has ``batch`` prompts in a step.
 
     Raises
     ------
@@ -217,8 +226,9 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
     # prompts are independent of the prompts of the user's run.
     (derived_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
     try:
-        # A family draws new prompts. For a run on a fixed set, the prompts must come
-        # from the set, and the risk of the run draws them from it.
+        # Without a family, the risk of the run draws the prompts. It also does so for a
+        # run on a fixed set: it draws them from the set, but a family would draw new
+        # ones.
         if run.family is None or getattr(run, "on_fixed_set", False):
             trainer = trainer_of(run.risk, batch, derived_seed)
         else:
@@ -228,7 +238,8 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
         # A trainer of the same law whose prompts cost less to draw.
         return trainer.cheaper()
     except ValueError as error:
-        # The run is sampled because the user gave a batch, so the message names it.
+        # The run is sampled because the user gave a batch, so the message names the
+        # batch.
         reason = str(error)
         if not reason.startswith("batch = "):
             reason = f"batch = {batch}: {reason}"
@@ -238,8 +249,10 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
 
 
 def rule_of_run(run: Run) -> Rule:
-    """Return the update rule of a run, with its settings."""
+    """Return the update rule of a run, with its settings if they are known."""
     if run.trained_by is not None:
         return run.trained_by
-    # The name alone would give the rule its default settings.
-    return rule_of(run.rule if run.family is None else run.family.update())
+    if run.family is not None:
+        return rule_of(run.family.update())
+    # Only the name of the rule is known. It stands for a rule with default settings.
+    return rule_of(run.rule)

@@ -1,9 +1,10 @@
-"""Sharpness λ_max, the largest eigenvalue of the Hessian, along a run and at a minimum.
+"""The sharpness of the loss along a run and at a minimum.
 
-Gradient descent stays at a minimum if its learning rate is below 2/λ_max. The function
-`largest_stable_eta` searches for a minimum by a trust-region method, and then takes
-steps of Newton's method from the end of the search. It refuses a risk whose minimum
-lies at infinity.
+The sharpness λ_max is the largest eigenvalue of M^(-1/2) H M^(-1/2), with the Hessian H
+of the loss and the metric M of the risk (`Risk.sharpness`). Gradient descent stays at a
+minimum if its learning rate is below 2/λ_max. The function `largest_stable_eta`
+searches for a minimum by a trust-region method, and then takes steps of Newton's method
+from the end of the search. It refuses a risk whose minimum lies at infinity.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class Stability(NamedTuple):
     eta : float
         The largest stable learning rate, 2/λ_max.
     sharpness : float
-        The largest eigenvalue λ_max of the Hessian.
+        The sharpness λ_max at the minimum, see `Risk.sharpness`.
     params : ndarray
-        The minimum.
+        The parameters at the minimum.
     loss : float
         The loss at the minimum.
     """
@@ -75,15 +76,16 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     run : Trajectory
         A run that has its risk: a new run, or a loaded run of a family.
     points : int
-        Largest number P of steps, at least 2. They are spread evenly over the saved
+        Largest number of steps, at least 2. They are spread evenly over the saved
         steps, and include the first and the last one.
 
     Returns
     -------
     steps : ndarray of int64, (P,)
-        The steps.
+        P steps: all saved steps, if there are no more than ``points``, and otherwise
+        ``points`` of them.
     sharpness : ndarray, (P,)
-        The sharpness λ_max at these steps.
+        The sharpness λ_max at these steps, see `Risk.sharpness`.
 
     Examples
     --------
@@ -107,7 +109,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
         )
     count = min(points, len(run.t))
     positions = np.linspace(0, len(run.t) - 1, count)
-    # The indices of the saved steps that are chosen.
+    # The indices of the chosen steps among the saved ones.
     indices = np.unique(positions.round().astype(int))
     sharpness = [run.risk.sharpness(run.states[index]) for index in indices]
     return run.t[indices], np.array(sharpness)
@@ -134,7 +136,9 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     Raises
     ------
     ValueError
-        No minimum at finite parameters was found: the steps of Newton's method do not
+        The risk draws its data, or its loss changes from step to step; the start is not
+        finite or has another shape than ``risk.initial``; or no minimum at finite
+        parameters was found, for example because the steps of Newton's method do not
         become small.
 
     Examples
@@ -219,10 +223,12 @@ def _newton_minimum(
     e^-x all steps have the length 1.
     """
     sharpness = risk.sharpness(params)
+    # A gradient counts as zero if its norm is at most this.
     rounding = FLAT * max(first_gradient_norm, sharpness)
     for _ in range(NEWTON_STEPS):
         loss, gradient = risk.evaluate(params)
-        # Without a direction of positive curvature there is no minimum nearby.
+        # A minimum is not nearby if the steps have led to an infinite loss, or if no
+        # direction has a positive curvature.
         if not (math.isfinite(loss) and sharpness > 0.0):
             return None
         if float(np.linalg.norm(gradient)) <= rounding:
@@ -230,7 +236,7 @@ def _newton_minimum(
         step = _newton_step(
             risk, params, gradient, flat=FLAT * sharpness, rounding=rounding
         )
-        # There is no step if the loss is flat or concave in some direction, and then no
+        # If the loss is flat or concave in some direction, there is no step, and no
         # minimum is nearby.
         if step is None:
             return None
@@ -246,11 +252,11 @@ def _newton_step(
 ) -> Array | None:
     """Solve ``H step = gradient`` for the step by conjugate gradients.
 
-    H is the Hessian. The result is None if the curvature in some direction is at most
-    ``flat``. Directions that do not change the loss, such as a constant added to all
-    scores, have no curvature. The gradient along them is zero except for ``rounding``.
-    So the iteration ends when the residual is as small as this rounding, before it
-    reaches these directions.
+    H is the Hessian. The result is None if the curvature d^T H d / d^T d along some
+    direction d of the iteration is at most ``flat``. Directions that do not change the
+    loss, such as a constant added to all scores, have no curvature. The gradient along
+    them is zero except for ``rounding``. So the iteration ends when the norm of the
+    residual is as small as this rounding, before it reaches these directions.
     """
     step = np.zeros_like(params)
     # The residual of a step is the gradient minus H times the step.

@@ -16,6 +16,9 @@ block
     A part of the parameters that does not affect the other parts. `Blocks.rows` turns
     parameters into an array of shape (n, m), with one row of m numbers for each of the
     n blocks, and `Blocks.params` turns this array back into parameters.
+scores
+    The numbers to which the tolerance applies, usually attention scores. They are the
+    parameters or functions of the parameters.
 margin
     The error of the run divided by its distance from the shadow, for each block.
     `Strides` estimates it, and before the first stride it is MARGIN.
@@ -25,7 +28,7 @@ solver error
 gain
     The largest change of a score for a change of the parameters by 1.
 count
-    The number of steps after which the loss is at most epsilon.
+    The number of steps after which the loss is at most the target loss, epsilon.
 
 See docs/theory.md, "Skipping ahead".
 """
@@ -58,7 +61,7 @@ from icl_theory.engine.whole_state import skippable_map
 
 # The largest length of a first stride in x = ln(1 + t). It is short because nothing is
 # known yet about the error. Later strides may each be twice as long as the last one, so
-# that a shorter first stride would cost only a few more strides.
+# a shorter first stride would cost only a few more strides.
 LONGEST_FIRST_STRIDE = 0.05
 # A first stride takes this share of the time in which the move changes by 100 %. If it
 # is too long, it is refused and tried again with a smaller length.
@@ -66,9 +69,9 @@ FIRST_SHARE_OF_CHANGE = 0.2
 # A first stride skips at least this many steps. With fewer it could hardly save
 # gradients.
 FEWEST_FIRST_STEPS = 16.0
-# The relative change of the move while 1 + t doubles is taken to be at least this. It
-# avoids a division by zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE
-# then sets the length.
+# The relative change of the move while 1 + t doubles is taken to be at least this. The
+# bound avoids a division by zero. Any value below 1 would do, because
+# LONGEST_FIRST_STRIDE then sets the length.
 SMALLEST_MOVE_CHANGE = 1e-9
 # If the distance between run and shadow, times MARGIN, exceeds this share of the
 # largest parameter, the distance is too large to estimate the error of the scores to
@@ -89,9 +92,9 @@ NUDGE = 2.0**-44
 # The error of a count about which nothing is known. It is also the limit of the errors
 # that are computed as quotients. Beyond 2^53 not every whole number is a float64.
 LARGEST_COUNT_ERROR = 2.0**53
-# The shadow keeps this many losses. With fewer, the first step at which the shadow
-# reaches epsilon may have to be searched for in the strides. The memory for this many
-# is negligible.
+# The last losses of the shadow are kept, up to this many. With fewer, the first step at
+# which the shadow's loss is at most epsilon may have to be searched for in the strides.
+# The memory for this many is negligible.
 KEPT_LOSSES = 4096
 # Strides may go one of the next three distances in x beyond the next scheduled step:
 # the short one if there are more than MANY_PARAMETERS parameters, otherwise the long
@@ -121,7 +124,7 @@ class Attempts:
     first_allowed : int
         The run does not try before this step, which may differ from run to run.
     earliest : int
-        Another step before which the run does not try, the same for all runs.
+        Another step before which the run does not try. The default serves all runs.
     smooth : float
         The run tries only if the move changes by less than a factor e in this number
         of steps.
@@ -161,7 +164,7 @@ class Attempts:
     def is_due(self, step: int) -> bool:
         """Whether the run should try to skip at a step."""
         # If the relative change of the move in one step is c, the move changes by a
-        # factor of about e^(c n) in n steps.
+        # factor of about e^(c n) in n steps, and by at most e if c n <= 1.
         return step >= self._next_try and self._smooth * self._move_change <= 1.0
 
     def first_length(self, step: int) -> float:
@@ -171,12 +174,12 @@ class Attempts:
         its present pace, but at most LONGEST_FIRST_STRIDE, and at least
         FEWEST_FIRST_STEPS steps.
         """
-        # The relative change of the move, at its present pace, in the next step + 1
-        # steps, in which 1 + t doubles.
+        # At the present pace, the relative change of the move while 1 + t doubles. The
+        # doubling takes `step` + 1 steps.
         change_in_doubling = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
-        # The next p (step + 1) steps have the length ln(1 + p) in x, and the move
-        # changes in them by p times `change_in_doubling`. So `length_by_change` is the
-        # length for the p at which the move changes by FIRST_SHARE_OF_CHANGE.
+        # While 1 + t grows by the part p of itself, x grows by ln(1 + p), and the move
+        # changes by p times `change_in_doubling`. So `length_by_change` is the length
+        # for the p at which the move changes by FIRST_SHARE_OF_CHANGE.
         length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_doubling)
         shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
@@ -285,7 +288,7 @@ class Skipper(Iterates):
         # If the rule has a memory, this is a map of the whole state: the parameters and
         # the memory in one array. `params` then means the whole state in this class,
         # and `to_run_point` separates the two parts of a point again. Without a memory
-        # the points of this map are those of the run.
+        # the points of this map are the points of the run.
         self._map = skippable_map(update_map)
         self.tolerance = tolerance
         self.budget = budget
@@ -299,7 +302,8 @@ class Skipper(Iterates):
         self._shadow_losses = ShadowLosses()
         # Run and shadow at the last two single steps, by step.
         self._single_steps: dict[int, RunAndShadow] = {}
-        # The largest estimated error of a score so far, and the largest score.
+        # The largest estimated error of a score so far, and an estimate of the largest
+        # score so far.
         self._worst_error = 0.0
         self._largest_score = 0.0
 
@@ -330,7 +334,7 @@ class Skipper(Iterates):
         skipper = type(self)(
             update_map, self.tolerance, budget=self.budget, flow=self.flow
         )
-        # The error of the state is not needed, and so neither is a shadow.
+        # Only the state is needed and not its error, so no shadow is computed.
         skipper._has_shadow = False
         start = skipper._map.point_at(skipper._map.from_run_state(state))
         for point in skipper._points_after(start, np.array([t])):
@@ -382,9 +386,11 @@ class Skipper(Iterates):
     def _take_single_steps(self, start: Point) -> Iterator[Point]:
         """Yield the iterates after ``start``, while the shadow takes the same steps."""
         iterates = self._map.iterates(start.state)
-        # Before the first attempt to skip there is no error, and so no shadow.
+        # Before the first attempt to skip there is no error to estimate, so there is no
+        # shadow. A run that `_later` has made never has one.
         shadow_iterates = None
         if self._shadow is not None:
+            # A memory of the rule is part of `params`, see `__init__`.
             shadow_start = TrainingState(
                 start.step,
                 params=self._shadow,
@@ -408,7 +414,10 @@ class Skipper(Iterates):
                 yield point
 
     def _remember_single_step(self, run: Point, shadow: Point) -> None:
-        """Keep the parameters at this step and the step before, and no older ones."""
+        """Keep the parameters of run and shadow at this step and the step before.
+
+        Older ones are dropped.
+        """
         previous = self._single_steps.get(run.step - 1)
         self._single_steps = {run.step: RunAndShadow(run.params, shadow.params)}
         if previous is not None:
@@ -426,15 +435,14 @@ class Skipper(Iterates):
         strides = self._begin_strides(start, first_length)
         distance_ahead = self._first_distance_ahead(strides)
         remaining = schedule[schedule > start.step]
-        # The step of the last point that was yielded.
-        last = start.step
+        last_yielded_step = start.step
         is_too_fast = False
         while remaining.size and not is_too_fast:
             x = math.log1p(remaining[0])
             # Take strides if a block has not reached the next scheduled step yet.
             if strides.x.min() < x - SLACK:
                 # Strides before the last point are not needed any more.
-                strides.forget(last)
+                strides.forget(last_yielded_step)
                 try:
                     strides.reach(min(x + distance_ahead, math.log1p(schedule[-1])))
                 except TooFast:
@@ -452,9 +460,9 @@ class Skipper(Iterates):
             remaining = remaining[len(reached) :]
             yield from self._points_on(strides, reached)
             if reached.size:
-                last = int(reached[-1])
+                last_yielded_step = int(reached[-1])
         # Single steps continue from the last step that all blocks have reached.
-        if is_too_fast and strides.last_step > last:
+        if is_too_fast and strides.last_step > last_yielded_step:
             yield from self._points_on(strides, np.array([strides.last_step]))
         # Strides also end when a mode begins to change its sign from step to step.
         if strides.oscillates and self._shadow is not None:
@@ -486,24 +494,27 @@ class Skipper(Iterates):
         return self._strides
 
     def _first_distance_ahead(self, strides: Strides) -> float:
-        """Distance in x that first strides may go beyond the next scheduled step."""
-        blocks, numbers_in_block = strides.run_end.shape
+        """Distance in x that the first strides may go beyond the next scheduled step.
+
+        See DISTANCE_AHEAD.
+        """
+        block_count, numbers_in_block = strides.run_end.shape
         # With many parameters a stride takes long. With a short distance, points come
-        # more often and show progress.
-        if blocks * numbers_in_block > MANY_PARAMETERS:
+        # more often and show the user the progress.
+        if block_count * numbers_in_block > MANY_PARAMETERS:
             return SHORT_DISTANCE_AHEAD
         # Blocks take their strides together, which saves calls. With a short distance
         # some blocks would have to wait at its end until the last block arrives.
-        if blocks > 1:
+        if block_count > 1:
             return LONG_DISTANCE_AHEAD
         return DISTANCE_AHEAD
 
     def _shift_shadow_phase(self, strides: Strides, shadow: Array) -> None:
         """Give the shadow the opposite phase of an oscillation of the run.
 
-        A growing oscillation may have begun by rounding. Rounding then decides which of
-        two phases the oscillation has. So the error of the run may be as large as the
-        distance between the two phases. A shadow with the opposite phase shows this
+        A growing oscillation may have begun from rounding. Rounding then decides which
+        of two phases the oscillation has. So the error of the run may be as large as
+        the distance between the two phases. A shadow with the opposite phase shows this
         distance.
         """
         oscillation = self._blocks.rows(self._oscillation(strides))
@@ -568,30 +579,31 @@ class Skipper(Iterates):
         """Update the estimated error from the parameters of run and shadow.
 
         ``stride_error`` holds the estimates of the strides up to this step; it is None
-        after a single step. The loss of the shadow is kept for `_shadow_count`.
+        after a single step. The loss of the shadow is kept for ``_shadow_count``.
         """
         self._shadow_losses.append(shadow)
         size = largest_entry(run)
         difference = self._blocks.rows(run - shadow.params)
         distance = largest_entry(difference)
-        # The error of the parameters, without the rounding of this point. It is the
-        # estimate of the strides, or after a single step follows from the distance.
+        # `error` is the error of the parameters, without the rounding of this point. It
+        # is the estimate of the strides; after a single step it follows from the
+        # distance.
         if stride_error is not None:
             error = stride_error.error
             distance = max(distance, stride_error.distance)
-        elif self._strides is not None:
-            # A single step after strides: the margins of the last strides still hold.
+        else:
+            # A single step after strides, since there is no shadow before the first
+            # ones. The margins of the last strides still hold.
+            assert self._strides is not None
             margins = self._strides.errors.margin
             error = largest_entry(margins[:, None] * np.abs(difference))
             # The distance does not show the solver error.
             error += float(self._strides.errors.solver_error.max())
-        else:
-            # A single step before the first stride.
-            error = MARGIN * distance
         # Parameters that are not finite, with which the run ends, may have no gain: a
         # matrix with NaN has no singular values.
         is_finite = np.isfinite(run).all()
         gain = gain_at(self._map.risk, run) if is_finite else math.inf
+        # To first order, the scores are at most the gain times the parameters.
         self._largest_score = max(self._largest_score, gain * size)
         if MARGIN * distance > LARGEST_RELATIVE_DISTANCE * size:
             # The distance is this large if training is chaotic, or late in a drop of
@@ -631,16 +643,18 @@ class Skipper(Iterates):
         strides = self._strides
         # `_previous` is the point before the last one. If there is none, -1 stands for
         # a step before step 0.
-        previous = -1 if self._previous is None else self._previous.step
+        previous_step = -1 if self._previous is None else self._previous.step
         # Without strides, or if the points are neighbouring steps, there is no step
         # between them that was skipped.
-        if strides is None or upper.step - previous == 1:
+        if strides is None or upper.step - previous_step == 1:
             return upper
-        hit = self._bisect(strides, epsilon, previous, upper)
+        hit = self._bisect(strides, epsilon, previous_step, upper)
         if self.flow:
             # `_refine` takes steps of the rule, which a flow does not take.
             return hit
-        return self._refine(strides, epsilon, hit, first=previous + 1, last=upper.step)
+        return self._refine(
+            strides, epsilon, hit, first=previous_step + 1, last=upper.step
+        )
 
     def _bisect(
         self, strides: Strides, epsilon: float, lowest: int, upper: Point
@@ -675,6 +689,7 @@ class Skipper(Iterates):
         # Each iteration computes the losses at the steps t - 1 and t. It ends the
         # search if epsilon is between them.
         for _ in range(MOST_NEWTON_ITERATIONS):
+            # `land` solves strides that end at t - 1. At their ends they are accurate.
             run, _shadow = strides.land(t - 1)
             before = self._map.point(self._blocks.params(run), t - 1)
             move, _memory = before.update(self._map)
@@ -764,12 +779,14 @@ class Skipper(Iterates):
         """
         low, high = self._shadow_losses.bracket(epsilon)
         if low is None:
-            # No recorded loss is above epsilon. The strides begin at a step at which
-            # the run, and the shadow next to it, still have a loss above epsilon.
+            # No loss above epsilon is recorded from before the shadow reached epsilon.
+            # The strides begin at a step at which the run, and the shadow next to it,
+            # still have a loss above epsilon.
             low = round(math.expm1(strides.begin))
         if high is None:
-            # No recorded loss is below epsilon, but strides may reach beyond the last
-            # recorded step. A loss of NaN, from dropped strides, is not below epsilon.
+            # No recorded loss is at most epsilon, but strides may reach beyond the last
+            # recorded step. The second test is negated because the loss is NaN if
+            # strides have been dropped.
             high = strides.last_step
             if high <= low or not self._shadow_loss(strides, high) <= epsilon:
                 return math.inf
@@ -811,15 +828,15 @@ def nudged_by_rounding(params: Array) -> Array:
 def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     """Decrease of the loss in one step from a point, without the part that oscillates.
 
-    If the next two moves point against each other, the run oscillates, and the result
-    is half of the decrease in two steps, at least 0. Otherwise the result is the
+    If the scalar product of the next two moves is negative, the run oscillates, and the
+    result is half of the decrease in two steps, at least 0. Otherwise the result is the
     decrease to first order, `UpdateMap.slope`.
     """
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
     next_move, _memory = after.update(update_map)
-    # If the sum is NaN, because moves leave float64, the run is treated like one that
-    # oscillates: its decrease to first order would mean nothing.
+    # If the scalar product is NaN, because moves leave float64, the run is treated like
+    # one that oscillates: its decrease to first order would mean nothing.
     is_oscillating = not np.sum(move * next_move) >= 0.0
     if not is_oscillating:
         return update_map.slope(point)

@@ -1,7 +1,7 @@
 """Training from parameters of the user's choice.
 
-`with_start` gives any risk another start. Only its closed forms are lost, because they
-describe runs from the risk's own start.
+`with_start` gives any risk another start. Only the closed forms of the risk are lost,
+because they describe runs from the risk's own start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icl_theory.engine.sampling import Trainer
 
 
 def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """Return a start as an array, or refuse it unless it has the ``shape``.
+    """Return a start as an array; refuse it unless it has the shape ``shape``.
 
     Raises
     ------
@@ -68,8 +68,8 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
     Returns
     -------
     Risk
-        The risk as a `Pullback` by the identity, whose parameters are unchanged. It is
-        a `Trainer` if the risk is one.
+        The risk as a `Pullback` by the identity, so that parameters have the same
+        meaning as before. It is a `Trainer` if the risk is one.
 
     Raises
     ------
@@ -85,17 +85,21 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
     18
     """
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
-    started = _Started(risk, Identity(checked_start(start, np.shape(risk.initial))))
+    start = checked_start(start, np.shape(risk.initial))
+    started = _Started(risk, Identity(start))
+    # A plain pullback lacks the methods of a trainer, such as `draw`.
     return SampledPullback(started) if isinstance(risk, Trainer) else started
 
 
 @dataclass(frozen=True, eq=False)
 class Identity(WithStart, Map):
-    """The identity as a change of coordinates, with its own parameters at step 0."""
+    """The identity as a change of coordinates, with given parameters at step 0."""
 
     start: Array
 
     def __post_init__(self) -> None:
+        # `real_array` takes the number of axes that an array must have. Any number is
+        # allowed, so it gets the start's own number.
         set_fields(self, start=real_array("start", self.start, np.ndim(self.start)))
 
     def inward(self, params: Array) -> Array:
@@ -131,17 +135,17 @@ class _Started(Pullback):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns, if the risk has them."""
+        """The risk's function that returns gradients of single columns, or None."""
         return column_gradients_of(self.risk)
 
     def gradients(self, states: Array) -> Array:
-        """Gradients of the risk."""
+        """Gradients of the risk at n states, (n, ...)."""
         return gradients_at(self.risk, states)
 
     def series(
         self, states: Array, steps: NDArray[np.int64]
     ) -> tuple[Array, dict[str, Array]]:
-        """Losses and observations of the risk."""
+        """Losses, (T,), and observations of the risk at T states, (T, ...)."""
         return series_at(self.risk, states, steps)
 
     def sharpness(self, params: ArrayLike) -> float:

@@ -38,7 +38,7 @@ STALL_AFTER = 10_000
 # If the least loss fell by less than this part of itself, 450 rounding units of 2^-52,
 # the decrease is rounding.
 STALL_ROUNDING = 1e-13
-# A decrease below this part of the least loss counts as small.
+# A decrease counts as small only if it is below this part of the least loss.
 STALL_DECREASE = 1e-3
 # The slope, the decrease in one step, has fallen if it is below this part of its
 # earlier value.
@@ -46,7 +46,9 @@ STALL_SLOPE = 0.5
 # The slopes predict a decrease from the earlier step to the present one. If the true
 # decrease is below this part of the predicted one, the steps go round in a cycle.
 STALL_PROMISE = 0.01
-# The next three numbers judge whether scores are at rest, see `Recorder.has_settled`.
+# The next three numbers judge whether the scores are at rest, see
+# `Recorder.has_settled`. The scores are the parameters, or functions of the parameters
+# such as attention scores.
 #
 # Scores are not judged before this step: the moves of earlier steps say little.
 SETTLED_AFTER = 256
@@ -62,9 +64,9 @@ SETTLED_GROWTH = 1.5
 # this many e-folds in the remaining steps. A tenth is enough, because growth near a
 # degenerate saddle becomes faster and faster.
 ENOUGH_GROWTH = 0.1
-# Rates below this part of the largest rate count as rounding. Computed eigenvalues have
-# errors of about 2^-52 times the largest one; this part is 45 000 times as large, to
-# allow for rounding in the entries of the Hessian.
+# Growth rates below this part of the largest decay rate count as rounding. Computed
+# eigenvalues have errors of about 2^-52 times the largest one; this part is 45 000
+# times as large, to allow for rounding in the entries of the Hessian.
 RATE_NOISE = 1e-11
 # The largest number of steps for which it is worth waiting if they are taken one by
 # one: at 10^4 steps per second they take a day. If a run would leave a saddle only
@@ -101,10 +103,10 @@ class Goal(NamedTuple):
 
     @property
     def aim(self) -> Aim:
-        """The target loss, or a loss near the floor.
+        """The loss at which the run ends, with the reason for this end.
 
-        The loss near the floor takes the place of a target that is not above the floor,
-        if the run may give up this target.
+        The loss is the target. A loss near the floor takes its place if the target is
+        not above the floor and the run may give up this target.
         """
         if self.give_up and self.epsilon <= self.floor:
             return Aim(self.floor * (1.0 + FLOOR_RTOL), Stop.FLOOR)
@@ -116,18 +118,26 @@ class Goal(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A saved iterate.
+    """A saved state of a run, with its loss and observations.
 
     Attributes
     ----------
-    step, loss, params, memory, carry : int, float, ndarray
-        As in a `Point`: the iterate, the memory of the rule and the rounding error of
-        the parameters.
+    step : int
+        The number of steps that led to this state.
+    loss : float
+        The loss of this state.
     slope : float
         The decrease of the loss in the next step, to first order; 0 if it is not
         needed.
+    params : ndarray
+        The parameters.
     observed : dict of ndarray
         The observations of the risk, by name.
+    memory : ndarray
+        The memory of the update rule.
+    carry : ndarray or None
+        The amount by which rounding has made the parameters too large. None stands for
+        zero.
     """
 
     step: int
@@ -142,15 +152,15 @@ class Saved(NamedTuple):
 class Recorder:
     """Keeps the states at the saved steps.
 
-    A state is added to the list in one operation, so that Ctrl-C never leaves an
-    incomplete state in it.
+    A state is added to the list ``saved`` in one operation, so that Ctrl-C never leaves
+    an incomplete state in it.
 
     Attributes
     ----------
     schedule : ndarray of int64
         The scheduled steps, which are to be saved.
     due : int
-        The next scheduled step.
+        The next scheduled step that is not saved yet.
     saved : list of Saved
         The states saved so far.
     """
@@ -181,7 +191,7 @@ class Recorder:
             return
         # The arrays are copied, because an array of the point may be a view of a larger
         # array, which the view would keep in memory.
-        saved = Saved(
+        state = Saved(
             step=point.step,
             loss=point.loss,
             slope=slope,
@@ -190,7 +200,7 @@ class Recorder:
             memory=np.array(point.memory),
             carry=None if point.carry is None else np.array(point.carry),
         )
-        self.saved.append(saved)
+        self.saved.append(state)
         self.due = self._next_step(point.step)
 
     def _next_step(self, step: int) -> int:
@@ -211,10 +221,10 @@ class Recorder:
         all states, which may be large.
         """
         saved = self.saved
-        t = np.array([point.step for point in saved], dtype=np.int64)
-        loss = np.array([point.loss for point in saved])
+        t = np.array([state.step for state in saved], dtype=np.int64)
+        loss = np.array([state.loss for state in saved])
         observed = {
-            name: np.stack([point.observed[name] for point in saved])
+            name: np.stack([state.observed[name] for state in saved])
             for name in saved[0].observed
         }
         shape = (len(saved), *np.shape(saved[0].params))
@@ -222,14 +232,14 @@ class Recorder:
         for i in range(len(saved)):
             states[i] = saved[i].params
             saved[i] = saved[i]._replace(params=NOTHING)
-        # Points that were reached by skipping have no carry. Zero is saved instead.
+        # States that were reached by skipping have no carry. Zero takes its place.
         carry = np.zeros(shape)
         for i in range(len(saved)):
             saved_carry = saved[i].carry
             if saved_carry is not None:
                 carry[i] = saved_carry
                 saved[i] = saved[i]._replace(carry=None)
-        memory = np.stack([point.memory for point in saved])
+        memory = np.stack([state.memory for state in saved])
         return {
             "t": t,
             "loss": loss,
@@ -253,14 +263,15 @@ class Recorder:
         if last.step < STALL_AFTER:
             return False
         at_tenth = self._saved_by(last.step // 10)
-        least_at_tenth = min(
-            saved.loss for saved in self.saved if saved.step <= at_tenth.step
+        least_loss_at_tenth = min(
+            state.loss for state in self.saved if state.step <= at_tenth.step
         )
-        least = min(saved.loss for saved in self.saved)
-        decrease = least_at_tenth - least
-        if decrease <= STALL_ROUNDING * abs(least_at_tenth):
+        least_loss = min(state.loss for state in self.saved)
+        decrease = least_loss_at_tenth - least_loss
+        if decrease <= STALL_ROUNDING * abs(least_loss_at_tenth):
             return True
-        is_small = decrease < min(STALL_DECREASE * abs(least), least - epsilon)
+        limit = min(STALL_DECREASE * abs(least_loss), least_loss - epsilon)
+        is_small = decrease < limit
         if not is_small:
             return False
         has_slope_fallen = last.slope < STALL_SLOPE * at_tenth.slope
@@ -301,7 +312,7 @@ class Recorder:
 
     def _saved_by(self, step: int) -> Saved:
         """Return the last state that was saved at ``step`` or before it."""
-        return [saved for saved in self.saved if saved.step <= step][-1]
+        return [state for state in self.saved if state.step <= step][-1]
 
 
 def _all_finite(observed: dict[str, Array]) -> bool:
@@ -310,7 +321,7 @@ def _all_finite(observed: dict[str, Array]) -> bool:
 
 
 def _distance(earlier: Saved, later: Saved) -> float:
-    """Return the largest change of a parameter between two saved iterates."""
+    """Return the largest change of a parameter between two saved states."""
     return float(np.abs(later.params - earlier.params).max(initial=0.0))
 
 
@@ -333,7 +344,7 @@ class StopRules:
     def __init__(self, goal: Goal, run: Iterates, tolerance: float) -> None:
         self._goal = goal
         self._run = run
-        self._descent = run.update_map
+        self._update_map = run.update_map
         self._tolerance = tolerance
         risk = run.update_map.risk
         self.recorder = Recorder(risk, goal.last)
@@ -353,8 +364,8 @@ class StopRules:
     def stop(self, point: Point) -> Stop | None:
         """Return why the run ends at a point, or None if it continues.
 
-        If none of the first three rules ends the run, the point is saved when its step
-        is due.
+        The first three rules apply to every point. If none of them ends the run and the
+        step of the point is due, the point is saved, and further rules apply.
         """
         if point.loss <= self._target:
             return Stop.REACHED
@@ -364,23 +375,24 @@ class StopRules:
             return Stop.STEPS
         if point.step < self.recorder.due:
             return None
-        slope = self._descent.slope(point)
+        slope = self._update_map.slope(point)
         self.recorder.save(point, slope)
         return self._stop_at_rest(point, slope)
 
     def _stop_at_rest(self, point: Point, slope: float) -> Stop | None:
-        """Return why a run makes no more progress at a saved point, or None.
+        """Return why a run ends at a point whose step is due, or None if it continues.
 
+        The parameters may have left float64, or the run may make no more progress.
         ``slope`` is the decrease of the loss in the next step, to first order.
         """
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
         steps_left = self._last - point.step
-        # Whether all remaining steps together change the loss by less than the relative
-        # spacing of float64 numbers, 2^-52.
+        # Whether, at this slope, all remaining steps together change the loss by at
+        # most 2^-52 of itself, the relative spacing of float64 numbers.
         is_unmoved = slope * steps_left <= 2.0**-52 * abs(point.loss)
-        # A run that skips steps can wait for the end of any plateau, so it is not given
-        # up.
+        # A run that has skipped steps can wait for the end of any plateau, so it is not
+        # given up.
         may_give_up = (
             self._goal.give_up and self._may_stagnate and not self._run.skipped
         )
@@ -404,14 +416,15 @@ class StopRules:
         """Whether the scores have come to rest within the tolerance."""
         largest_move = SETTLED * self._tolerance
         # `pace` is the largest change of a score in the next step.
-        return self.recorder.has_settled(largest_move, self._descent.pace(point))
+        next_move = self._update_map.pace(point)
+        return self.recorder.has_settled(largest_move, next_move)
 
 
 class Saddle:
     """Distinguishes a saddle from a minimum by the eigenvalues of the Hessian."""
 
     def __init__(self, descent: UpdateMap) -> None:
-        self._descent = descent
+        self._update_map = descent
         # The growth rate of the direction that grows fastest, in e-folds per step, and
         # the step at which it was computed. None if it is not computed yet.
         self._growth_rate: float | None = None
@@ -420,15 +433,15 @@ class Saddle:
     def is_left(self, point: Point, steps: float) -> bool:
         """Whether a run leaves a saddle at a point within a number of steps.
 
-        It does if some direction grows by ENOUGH_GROWTH. The growth rate is kept from
-        call to call, and the Hessian is computed again only once the step number has
-        doubled. A run whose Hessian is too large, or whose rule has no known
-        derivative, is taken to stay.
+        It does if, at the present rate, some direction grows by more than ENOUGH_GROWTH
+        e-folds in these steps. The growth rate is kept from call to call, and the
+        Hessian is computed again only once the step number has doubled. A run whose
+        Hessian is too large, or whose rule has no known derivative, is taken to stay.
         """
         # Imported here because few runs come to rest.
         from icl_theory.engine.blocks import Blocks
 
-        blocks = Blocks(self._descent)
+        blocks = Blocks(self._update_map)
         # Parameters that are exactly zero stay at a saddle: no rounding moves them.
         if not blocks.can_find_modes or not point.params.any():
             return False
@@ -441,8 +454,8 @@ class Saddle:
 def _growth_rate(blocks: Blocks, point: Point) -> float:
     """Rate at which the least stable direction grows; 0 if no direction grows.
 
-    It is in e-folds per step. Rates below RATE_NOISE times the largest rate count as
-    zero.
+    It is in e-folds per step. Growth rates below RATE_NOISE times the largest decay
+    rate count as zero.
     """
     rows = blocks.rows(point.params)
     # The times of the modes do not matter here, because only the rates are used.
@@ -450,8 +463,8 @@ def _growth_rate(blocks: Blocks, point: Point) -> float:
     # If the Hessian is not finite, its modes are not known.
     if modes is None:
         return 0.0
-    # `rates` are decay rates, the learning rate times the eigenvalues of the Hessian:
-    # a mode with a negative one grows.
+    # `rates` are decay rates, the learning rate times the eigenvalues of the Hessian. A
+    # mode with a negative rate grows.
     fastest_growth = float(-modes.rates.min())
     scale = abs(modes.rates.max())
     if fastest_growth > RATE_NOISE * scale:

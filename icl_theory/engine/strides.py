@@ -26,9 +26,10 @@ mode
     eigenvalue. The modes are computed only after some strides, and not for large
     blocks.
 pace
-    The size of dθ/dx.
+    The largest absolute entry of dθ/dx.
 gain
-    The largest change of a score for a change of the parameters by 1.
+    The largest change of a score for a change of the parameters by 1. The scores are
+    the numbers to which the tolerance applies, usually attention scores.
 
 `Strides` follows all blocks. See docs/theory.md, "Skipping ahead".
 """
@@ -190,8 +191,8 @@ class StrideProblem(NamedTuple):
     start : ndarray of shape (n, m)
         The states of the blocks at the beginning.
     noise : ndarray of shape (n,)
-        The rounding error of each stride. The equations need not be solved more
-        accurately.
+        The rounding error of each stride. The equations need not be solved with a
+        smaller error.
     """
 
     blocks: Index
@@ -206,7 +207,7 @@ class StrideProblem(NamedTuple):
         return self.begin + self.length
 
     def places(self, stages: int) -> Array:
-        """The values of x at the nodes of each stride, (n, stages)."""
+        """The values of x at the ``stages`` nodes of each stride, (n, stages)."""
         return self.begin[:, None] + radau(stages).nodes * self.length[:, None]
 
     def select(self, mask: Mask) -> StrideProblem:
@@ -329,6 +330,8 @@ class RunErrors:
         growth = distance_growth(distance_before, distance_after, distance_added)
         inherited = self._error[blocks]
         grown = _grown_error(inherited, growth.cautious, distance_after)
+        # The part that earlier errors cause is taken to be largest at one of the ends
+        # of the stride.
         error = np.maximum(inherited, grown) + stride_error
         error_after = grown + stride_error
         self._error[blocks] = error_after
@@ -585,8 +588,8 @@ class StrideLengths:
 class StrideDebts:
     """The gradients that strides have cost in excess of single steps, for each block.
 
-    A single step of run and shadow takes two gradients. So a stride saves
-    gradients if it takes fewer than two for each step that it skips.
+    A single step of run and shadow takes two gradients. So a stride saves gradients if
+    it takes fewer than two for each step that it skips.
 
     Attributes
     ----------
@@ -636,8 +639,8 @@ class Strides:
         See `StrideLengths`. Use a smaller value if a refused stride of one block makes
         the other blocks wait.
     separate : bool
-        Whether the blocks belong to different runs. If so, a block that is too fast for
-        strides is abandoned. Otherwise such a block raises `TooFast`.
+        Whether the blocks belong to different runs. If so, a block that oscillates, or
+        whose strides cost too much, is abandoned. Otherwise `TooFast` is raised.
     solver_share : float
         The share of a stride's allowed error that the solver of its equations may
         leave. It is small, because the distance between run and shadow does not show
@@ -658,8 +661,9 @@ class Strides:
     abandoned : ndarray of shape (n,)
         Whether the block is no longer followed.
     oscillates : bool
-        Whether, at the beginnings of the last strides, a mode changed its sign from
-        step to step and came to rest too slowly, or not at all.
+        Whether, at the beginnings of the last strides, the fastest mode of a block
+        changed its sign from step to step and decayed too slowly, or not at all. See
+        FASTEST_SMOOTH_RATE.
     """
 
     def __init__(
@@ -698,10 +702,11 @@ class Strides:
         self.abandoned = np.zeros(n, dtype=bool)
         self.oscillates = False
         self._records: list[StrideRecord] = []
+        # The gain at the start. `_allowed_error` says when a later one is used.
         self._gain = gain_at(self._map.risk, blocks.params(run_start))
         self._lengths = StrideLengths(n, first_length, aim)
         self._debts = StrideDebts(n)
-        # The moves at the beginnings of the last strides, and the sizes of dθ/dx there.
+        # The moves at the beginnings of the last strides, and the paces there.
         self._move = np.zeros((n, m))
         self._pace = np.zeros(n)
         # The polynomials of the last strides, from which the next ones are guessed. The
@@ -734,13 +739,14 @@ class Strides:
         return math.floor(math.expm1(float(self.x.min()) + SLACK))
 
     def guess_from(self, iterates: dict[int, Array]) -> None:
-        """Let `_guess` extrapolate from the NODES + 1 last iterates of the run.
+        """Let the guesses of the first strides extrapolate NODES + 1 iterates.
 
-        `_guess` extrapolates the polynomial of a block's previous stride. The first
-        stride of a block has none before it, so a polynomial through the iterates takes
-        its place. ``iterates`` maps increasing step numbers to states of all blocks,
+        The guess of a stride extrapolates the polynomial of the block's previous
+        stride. Before the first stride, a polynomial through the iterates takes its
+        place. ``iterates`` maps increasing step numbers to states of all blocks,
         (n, m).
         """
+        # The keys are the step numbers t.
         x = np.log1p(list(iterates))
         # The iterates become the second axis: (n, NODES + 1, m).
         states = np.stack(list(iterates.values()), axis=1)
@@ -773,6 +779,7 @@ class Strides:
             The budget of gradients is used up, or a flow needs strides that are too
             short for float64.
         """
+        # The states of a block at the nodes are NODES times m numbers.
         group_size = max(1, CACHED_NUMBERS // (NODES * self.run_end.shape[1]))
         behind = self._blocks_behind(x)
         while behind.size:
@@ -822,9 +829,9 @@ class Strides:
             skipped = np.expm1(problem.end) - np.expm1(problem.begin)
             # A gradient of k of the n blocks was counted as k/n of a whole gradient.
             # So n/k times the count is the number of gradients of each block.
-            spent = (self._spent - spent_before) * len(self.x) / len(blocks)
+            spent_by_block = (self._spent - spent_before) * len(self.x) / len(blocks)
             # A refused stride skips no steps.
-            self._charge(blocks, spent, np.where(is_accepted, skipped, 0.0))
+            self._charge(blocks, spent_by_block, np.where(is_accepted, skipped, 0.0))
         self._look_for_modes(run)
 
     def _charge(self, blocks: Index, gradients: float, skipped: Array) -> None:
@@ -858,16 +865,19 @@ class Strides:
         been saved. If a stride was not solved, all its iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
-        saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)
-        saved = saved.clip(min=0)
+        saved_iterations = np.where(
+            is_solved, run.iterations - EASY_ITERATIONS, run.iterations
+        )
+        saved_iterations = saved_iterations.clip(min=0)
         n, m = self.run_end.shape
         # An iteration of one stride takes NODES gradients of a block, each 1/n of a
         # whole gradient. All strides are iterated together, so the hardest stride
         # decides how many calls would be saved. A call takes at least as long as
-        # FEWEST_NUMBERS / m gradients of a block.
-        by_all = float(saved.sum()) * NODES
-        by_hardest = float(saved.max()) * FEWEST_NUMBERS / m
-        self._saved_by_modes += max(by_all, by_hardest) / n
+        # FEWEST_NUMBERS / m gradients of a block. Both savings are in gradients of a
+        # block, and the larger one counts.
+        saved_gradients = float(saved_iterations.sum()) * NODES
+        saved_calls = float(saved_iterations.max()) * FEWEST_NUMBERS / m
+        self._saved_by_modes += max(saved_gradients, saved_calls) / n
         would_pay = self._saved_by_modes > self._blocks.modes_cost
         if self._blocks.can_find_modes and would_pay:
             # From here on the sum counts the gradients that newer modes would save,
@@ -922,10 +932,12 @@ class Strides:
             is_odd = np.arange(start.shape[1]) % 2 == 1
             states.append(start * (1.0 + np.where(is_odd, ROUNDING, -ROUNDING)))
         # Two or three arrays (k, m) become one of 2 k or 3 k rows, and so do the moves.
-        count = len(states)
-        all_moves = self._moves(np.concatenate(states), np.tile(blocks, count))
+        states_of_block = len(states)
+        all_moves = self._moves(
+            np.concatenate(states), np.tile(blocks, states_of_block)
+        )
         # `rounded_moves` has one entry if the modes are known, and none otherwise.
-        move, nudged_move, *rounded_moves = np.split(all_moves, count)
+        move, nudged_move, *rounded_moves = np.split(all_moves, states_of_block)
         self._move[blocks] = move
         # dθ/dx is dθ/dt times e^x.
         self._pace[blocks] = np.abs(move).max(axis=1) * np.exp(begin)
@@ -1004,8 +1016,9 @@ class Strides:
         block.
         """
         largest_rate = FASTEST_SMOOTH_RATE * self._blocks.largest_stable_rate
+        exceeds_rate = change_norm > largest_rate * nudge_norm
         is_too_fast = np.zeros(len(self.x), dtype=bool)
-        is_too_fast[blocks[change_norm > largest_rate * nudge_norm]] = True
+        is_too_fast[blocks[exceeds_rate]] = True
         self.oscillates = bool(is_too_fast.any())
         self._abandon(is_too_fast)
 
@@ -1072,13 +1085,13 @@ class Strides:
         guess: Array,
         min_iterations: int = 1,
     ) -> Solved:
-        """Solve the equations of strides, from a guess of the states at the nodes.
+        """Solve the equations of k strides, from a guess of the states at the nodes.
 
-        With NODES ``stages`` these are strides of the run, and with SHADOW_NODES
-        strides of the shadow. If the modes are known, the equations are solved by
-        Newton's method. If the modes are not known and the rule has a memory, Newton's
-        method treats the memory alone. A stride does not count as solved before
-        ``min_iterations`` iterations.
+        The guess has the shape (k, ``stages``, m). With NODES ``stages`` these are
+        strides of the run, and with SHADOW_NODES strides of the shadow. If the modes
+        are known, the equations are solved by Newton's method. If they are not known
+        and the rule has a memory, Newton's method treats the memory alone. A stride
+        does not count as solved before ``min_iterations`` iterations.
         """
         blocks = problem.blocks
         weights = stride_weights(stages, problem.begin, problem.length, self._flow)
@@ -1120,7 +1133,7 @@ class Strides:
             return np.ones(len(problem.blocks), dtype=bool)
         shadow_start = self.shadow_end[problem.blocks]
         offset = shadow_start - self.run_end[problem.blocks]
-        # Guess that the shadow stays as far from the run as it is at the beginning.
+        # Guess that the shadow keeps its offset from the run at all of its nodes.
         run_at_nodes = legendre_at_nodes(SHADOW_NODES, NODES) @ run.coefficients
         guess = run_at_nodes + offset[:, None]
         # The guess comes from the solution of the run. After a single iteration the
@@ -1345,8 +1358,8 @@ class Strides:
         """
         recorded = coefficients[mask]
         begin = record.begin[mask]
-        # The beginning of a stride is at -1, where Legendre polynomials of even degree
-        # are 1 and those of odd degree are -1.
+        # The beginning of a stride is at -1, where the Legendre polynomial of degree j
+        # is (-1)^j.
         start = ((-1.0) ** np.arange(recorded.shape[1])) @ recorded
         noise = STATE_ROUNDING * np.abs(start).max(axis=1)
         problem = StrideProblem(

@@ -69,8 +69,8 @@ STEPS_PER_DECADE = 32.0
 # The smallest number of saved steps in a factor of ten, if states are large. With fewer
 # steps a figure would not show the form of the loss curve.
 FEWEST_STEPS_PER_DECADE = 4.0
-# About the largest number of floats in all saved states together: 256 MB. If states are
-# larger, fewer steps are saved.
+# About the largest number of floats in all saved states together; they take 256 MiB. If
+# states are large, fewer steps are saved, so that this number suffices.
 SAVED_NUMBERS = 2**25
 # A summary shows arrays of up to this many numbers in full. Longer ones would fill
 # several lines.
@@ -189,9 +189,9 @@ class Trajectory(Plottable):
         step has the same ``steps``: the losses at this step and at the step before
         differ from ``epsilon`` by more than their errors. If one of these two losses
         equals ``epsilon`` up to rounding, the error is 1 or more, whatever the method.
-        It is None for a flow, whose steps are times, and for a run that took every step
-        and whose two losses differ from ``epsilon`` by more than rounding. Except in
-        closed form, it is also None if ``epsilon`` was not reached.
+        It is None for a flow, whose steps are times. It is also None for a run that
+        took every step, unless one of the two losses equals ``epsilon`` up to rounding.
+        Except in closed form, it is also None if ``epsilon`` was not reached.
     states_error : float or None
         Estimated absolute error of the scores at the saved steps; None if no step was
         skipped.
@@ -248,6 +248,8 @@ class Trajectory(Plottable):
     memory: Array | None = field(default=None, repr=False)
     carry: Array | None = field(default=None, repr=False)
     trained_by: Rule | None = field(default=None, repr=False)
+    # The trained risk, and the iterates by their step numbers. Both are None if the run
+    # is from a file that does not say what was trained.
     risk: Risk | None = field(default=None, repr=False)
     solution: Solution | None = field(default=None, repr=False)
 
@@ -298,7 +300,7 @@ class Trajectory(Plottable):
             from icl_theory.engine.fixed_set import FixedSetRisk
 
             return isinstance(self.risk, FixedSetRisk)
-        # The run is from a file that does not say what was trained, but only training
+        # The run is from a file that does not say what was trained. But only training
         # on a fixed set observes the population loss.
         return "population_loss" in self.observed
 
@@ -320,7 +322,8 @@ class Trajectory(Plottable):
     def at(self, t: int) -> State:
         """State at any step, which may lie between or beyond the saved steps.
 
-        A state that was not saved is computed from the nearest saved state before it.
+        A state that was not saved is computed from the closed form of the run, or else
+        from the nearest saved state before it.
 
         Parameters
         ----------
@@ -360,7 +363,8 @@ class Trajectory(Plottable):
             )
         (state,) = self.solution.states(np.array([t]))
         params = np.asarray(state)
-        # If the loss is beyond float64, the error below says so without a warning.
+        # If the loss is beyond the range of float64, the error below says so, and no
+        # warning is needed.
         with np.errstate(over="ignore", invalid="ignore"):
             loss, _gradient = self.risk.evaluate(params, t)
         if not (math.isfinite(loss) and np.isfinite(params).all()):
@@ -382,9 +386,10 @@ class Trajectory(Plottable):
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
         """First step at which a condition holds.
 
-        The condition is tested at the saved steps until it holds at one of them. The
-        first step is found by bisection between this saved step and the one before. The
-        result is right if the condition, once it holds, holds at all later steps.
+        The condition is tested at ``after`` and at the later saved steps, until it
+        holds at one of them. The first step is found by bisection between this step and
+        the tested step before it. The result is right if the condition, once it holds,
+        holds at all later steps.
 
         Parameters
         ----------
@@ -396,7 +401,7 @@ class Trajectory(Plottable):
         Returns
         -------
         int or None
-            None if the condition holds at no saved step. If the run was loaded from a
+            None if the condition holds at no tested step. If the run was loaded from a
             file that does not say what was trained, the result is the first *saved*
             step at which the condition holds.
 
@@ -455,11 +460,11 @@ class Trajectory(Plottable):
         some window in at most one of a thousand cases.
 
         If the curves differ, trainings that differ from the run in one respect are
-        followed exactly: another learning rate or factor of the loss, one token more
-        or less, momentum 0.9 or Adam, another start, label noise in the answers, a
-        fixed set of prompts, losses after the update, a mean over positions; and
-        schedules of the rate if none of these fits. The result names the trainings with
-        which the curve agrees.
+        tried: another learning rate or factor of the loss, another prompt length,
+        momentum 0.9 or Adam, another start, label noise in the answers, a fixed set of
+        prompts, losses after the update, a mean over positions; and schedules of the
+        learning rate if none of these fits. The result names the trainings with which
+        the curve agrees.
 
         Parameters
         ----------
@@ -553,7 +558,7 @@ class Trajectory(Plottable):
         return compare_with_run(self, curve, batch, scale, runs, seed)
 
     def summary(self) -> str:
-        """Describe the run in a few lines of text, at most 80 columns."""
+        """Describe the run in a few lines of text, each of at most 80 columns."""
         paragraphs = []
         for name, value in self.facts().items():
             line = f"{name:<{SUMMARY_COLUMN - 1}} {value}"
@@ -636,7 +641,7 @@ class Trajectory(Plottable):
         return [f"{name}_{i}" for i in range(values.ndim - 1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the run as numbers, lists and text, by name. The states are left out.
+        """Return the run as a dict of numbers, texts, lists and dicts, without states.
 
         The result can be written as strict JSON.
         """
@@ -651,7 +656,7 @@ class Trajectory(Plottable):
         """Write the run to one file, a NumPy archive without pickle.
 
         The run is first written to a temporary file, which then replaces ``path``.
-        Therefore a crash or a full disk leaves an existing file as it was.
+        Therefore a crash or a full disk leaves an existing file unchanged.
         """
         # Imported here because few runs are saved.
         from icl_theory.files import replacing
@@ -676,8 +681,8 @@ class Trajectory(Plottable):
     def holds(self) -> dict[str, Any]:
         """Return facts about the arrays, which the loader of a saved file checks.
 
-        These are the shapes of the observations, the least loss, and whether it is
-        below the floor.
+        These are the shapes of the observations, the least loss, and whether this loss
+        is below the floor.
         """
         least_loss = float(self.loss.min())
         shapes = {
@@ -691,8 +696,8 @@ class Trajectory(Plottable):
 
     def _meta(self) -> dict[str, Any]:
         """Return the FACTS as values that JSON can hold."""
-        # JSON cannot hold the phases, labels, info, stop and family as they are: these
-        # are replaced below.
+        # JSON cannot hold the phases, labels, info, stop and family as they are, so
+        # these are replaced below.
         meta = {name: getattr(self, name) for name in FACTS}
         if self.phases is not None:
             meta["phases"] = {
@@ -748,7 +753,8 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     ValueError
         The states at these steps would not fit into the free memory.
     """
-    # At least one factor of ten, even for a shorter run.
+    # The number of factors of ten. A run of one step would have 0, so take at least 1,
+    # to avoid a division by zero.
     decades = math.log10(max(last, 10))
     # With this many steps in a factor of ten, all states together have SAVED_NUMBERS
     # numbers.
@@ -756,13 +762,14 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, most_per_decade))
     exponents = np.arange(0.0, decades, 1.0 / per_decade)
     powers = np.power(10.0, exponents).astype(np.int64)
-    # Small powers are rounded to the same integers, so a set is used, which keeps each
-    # integer once.
+    # Several small powers are rounded down to the same integer, so a set is used, which
+    # keeps each integer once. In a run of fewer than ten steps, powers beyond the last
+    # step are replaced by it.
     distinct = {0, last, *np.minimum(powers, last).tolist()}
     steps = np.array(sorted(distinct), dtype=np.int64)
-    # There are a few hundred steps at most, so states of one number always fit.
+    # There are a few hundred steps at most, so states of one number always fit. A
+    # number takes 8 bytes.
     if size > 1:
-        # A number takes 8 bytes.
         check_fits("steps", last, 8.0 * size * len(steps))
     return steps
 
@@ -770,7 +777,7 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
 def _plain(value: Any) -> Any:
     """Return a value that strict JSON can hold.
 
-    Arrays become lists. Infinity, NaN and other objects become text.
+    Arrays and tuples become lists. Infinity, NaN and other objects become text.
     """
     if isinstance(value, np.ndarray | tuple):
         return np.asarray(value).tolist()
@@ -784,7 +791,7 @@ def _plain(value: Any) -> Any:
 def _short(value: Any) -> str:
     """Return the text of a parameter in a summary.
 
-    If an array has more than SHOWN_NUMBERS, only its shape is shown.
+    Of an array with more than SHOWN_NUMBERS numbers, only the shape is shown.
     """
     # Families keep their arrays as tuples.
     if isinstance(value, tuple) and np.size(np.asarray(value)) > SHOWN_NUMBERS:

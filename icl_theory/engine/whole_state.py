@@ -2,10 +2,10 @@
 
 The whole state of a run is one array: the parameters and, below them, the memory of the
 update rule. The whole state determines the next step, as the parameters alone do for a
-rule without memory. In the whole state the memory is multiplied by a scale: the change
-of the parameters that a memory of size 1 causes. So the same tolerance suits the
-parameters and the scaled memory. In shapes, K is the length of the first axis of the
-parameters.
+rule without memory. In the whole state the memory is multiplied by a scale: about the
+total change of the parameters that a memory of size 1 causes. So the same tolerance
+suits the parameters and the scaled memory. In shapes, K is the length of the first axis
+of the parameters.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class StateRisk(Risk):
     def __init__(self, risk: Risk, memory: Array, scale: float) -> None:
         self.risk = risk
         self.scale = scale
+        # The shape of the parameters; () if they are a single number.
         self.shape = np.shape(risk.initial)
         self._initial = self.join(risk.initial, memory)
 
@@ -63,9 +64,9 @@ class StateRisk(Risk):
         """Return the whole state of parameters and memory.
 
         It has the shape (2,) for two numbers, and (2K, ...) for two arrays (K, ...).
-        The memory is multiplied by the scale.
+        The memory is multiplied by the scale. Gradients and changes of parameters and
+        memory are joined in the same way.
         """
-        # A single number has an empty shape.
         if not self.shape:
             return np.array([params, self.scale * memory])
         return np.concatenate([params, self.scale * memory])
@@ -77,11 +78,11 @@ class StateRisk(Risk):
         """
         if not self.shape:
             return np.asarray(state[0]), np.asarray(state[1] / self.scale)
-        rows = self.shape[0]
-        return state[:rows], state[rows:] / self.scale
+        K = self.shape[0]
+        return state[:K], state[K:] / self.scale
 
     def params_of(self, state: Array) -> Array:
-        """Return the parameters' part of an array that is shaped like a whole state."""
+        """Return the part of the parameters in an array shaped like a whole state."""
         if not self.shape:
             return np.asarray(state[0])
         return state[: self.shape[0]]
@@ -104,15 +105,19 @@ class StateRisk(Risk):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns of the state, with zeros for the memory."""
+        """A function that returns gradients of single columns of the state, or None.
+
+        The gradients are zero for the memory. The result is None if the risk of the
+        parameters has no such function.
+        """
         gradients = column_gradients_of(self.risk)
         if gradients is None:
             return None
-        rows = self.shape[0]
+        K = self.shape[0]
 
-        # The arguments are some columns of the state, and their indices.
-        def state_gradients(columns: Array, which: NDArray[np.intp]) -> Array:
-            gradient = gradients(columns[:rows], which)
+        # Takes n columns of the state, (2K, n), and their indices, (n,).
+        def state_gradients(columns: Array, indices: NDArray[np.intp]) -> Array:
+            gradient = gradients(columns[:K], indices)
             return np.concatenate([gradient, np.zeros_like(gradient)])
 
         return state_gradients
@@ -144,8 +149,8 @@ class WholeStateMap(UpdateMap):
     Raises
     ------
     ValueError
-        The memory has another shape than the parameters, or the rule has no
-        ``jacobian``.
+        The memory has another shape than the parameters, or the ``memory_scale`` of the
+        rule is not a positive number, or the rule has no ``jacobian``.
     """
 
     risk: StateRisk
@@ -220,18 +225,18 @@ class WholeStateMap(UpdateMap):
         gradient with respect to it.
         """
         if self.risk.shape:
-            # Some columns of the state have as many rows as the whole state: half of
-            # the rows are parameters.
-            rows = len(params) // 2
-            run_params = params[:rows]
-            memory = params[rows:] / self.risk.scale
-            run_gradient = gradient[:rows]
+            # The whole state and any columns of it have 2K rows.
+            K = len(params) // 2
+            run_params = params[:K]
+            memory = params[K:] / self.risk.scale
+            run_gradient = gradient[:K]
         else:
             # The parameter of the run is a single number, and so is its memory.
             run_params = params[0]
             memory = params[1] / self.risk.scale
             run_gradient = gradient[0]
-        # Step 0 stands for all steps: a skippable rule does not depend on t.
+        # A step by a skippable rule does not depend on its number, so step 0 stands for
+        # all steps. The inner `risk` is the risk of the parameters.
         change, next_memory = self.rule.step(
             self.risk.risk, run_params, run_gradient, self.eta, memory, 0
         )
@@ -286,6 +291,8 @@ def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
             start.memory.shape,
             f"of the shape of the parameters, {shape}, or skippable must be False",
         )
+    # `jacobian` takes η times eigenvalues of the Hessian. Any of them shows whether the
+    # rule defines it, so take a single 0.
     if rule.jacobian(np.zeros(1), eta) is None:
         # A memory decays within a stride, an interval of steps that are skipped
         # together by solving equations. Without Newton's method, which needs the

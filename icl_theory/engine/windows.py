@@ -1,9 +1,9 @@
 """Windows of steps, and the standard errors of the means over them.
 
 `Windows` groups the T steps of a loss curve into W windows. The standard errors of the
-losses have two sources: numbers that come with the curve (`GivenErrors`), and the
-scatter of R runs of SGD (`SgdScatter`). A curve at another pace has, at step t, the
-loss that the run has at step c t, with a factor c.
+losses are given with the curve (`GivenErrors`), or come from the scatter of R runs of
+SGD (`SgdScatter`). Either class also has the standard errors for curves at another
+pace: at step t such a curve has the loss of the run at step c t, with a factor c.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ WINDOWS = 24
 # loss.
 POINTS_PER_WINDOW = 256
 # The least variance by which a variance is divided, to avoid 0/0. It is near the
-# smallest normal number of float64, 2e-308, and so below any variance of losses.
+# smallest normal number of float64, 2e-308, and below any variance that matters.
 TINY = 1e-300
 
 
 def groups(t: Steps) -> list[Index]:
-    """Split the indices of steps into windows of equal length in ln(t + 1).
+    """Split the indices of increasing steps into windows of equal length in ln(t + 1).
 
-    Return the indices of each window. Windows without a step are left out.
+    Return the indices of each window. Step 0 is a window of its own. Windows without a
+    step are left out.
     """
     # The number of the window of each step, from 0 to WINDOWS - 1. In the divisor one
     # is added to the last step, so that the last step does not get the number WINDOWS.
@@ -48,7 +49,7 @@ def groups(t: Steps) -> list[Index]:
 
 
 def compared_points(t: Steps) -> Index:
-    """Return the indices of at most `POINTS_PER_WINDOW` steps of each window.
+    """Return the indices of at most POINTS_PER_WINDOW steps of each window.
 
     They are evenly spaced among the indices of the window.
     """
@@ -76,17 +77,17 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, t: Steps) -> Windows:
-        """Return the steps ``t`` in windows of equal length in ln(t + 1)."""
+        """Return the steps ``t`` in the windows of `groups`."""
         return cls(t, np.array([group[0] for group in groups(t)]))
 
     @property
     def counts(self) -> Index:
-        """Number of steps in each window."""
+        """Number of steps in each window, (W,)."""
         return np.diff(self.starts, append=len(self.t))
 
     def sums(self, values: Array) -> Array:
         """Sums over each window, (..., W), of values at the steps, (..., T)."""
-        # `reduceat` sums from each start to the next one.
+        # `reduceat` sums from each start up to the next one, or to the end.
         return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
 
     def means(self, values: Array) -> Array:
@@ -94,7 +95,7 @@ class Windows(NamedTuple):
         return self.sums(values) / self.counts
 
     def last_steps(self) -> Steps:
-        """Last step of each window."""
+        """Last step of each window, (W,)."""
         return self.t[self.starts + self.counts - 1]
 
     def intervals(self) -> tuple[Interval, ...]:
@@ -125,11 +126,10 @@ class GivenErrors(NamedTuple):
         return self.errors
 
     def at_pace(self, windows: Windows, run_steps: Array) -> Array:
-        """Standard errors of the means, (W,), whatever the pace of the curve is.
+        """Standard errors of the means, (W,), which are the same at every pace.
 
-        The errors were given with the measured curve. They do not come from a run whose
-        steps could be matched to it, so ``run_steps`` has no effect; `SgdScatter` uses
-        it.
+        They were given with the curve and belong to its own steps, so the steps of the
+        run, ``run_steps``, have no effect. `SgdScatter` uses them.
         """
         return self.of_means(windows)
 
@@ -140,7 +140,7 @@ class SgdScatter(NamedTuple):
     Attributes
     ----------
     deviations : ndarray, (R, T)
-        The losses of each run minus the expected losses.
+        The losses of each run minus the expected losses; `about_mean` also scales them.
     freedom : float
         The number of degrees of freedom of the standard errors.
     """
@@ -152,7 +152,7 @@ class SgdScatter(NamedTuple):
     def about(cls, losses: Array, exact: Array) -> SgdScatter:
         """Return the scatter of the losses of R runs, (R, T), about exact losses, (T,).
 
-        There are R degrees of freedom, because the mean is known.
+        There are R degrees of freedom, because no mean is estimated from the runs.
         """
         return cls(losses - exact, len(losses))
 
@@ -165,9 +165,9 @@ class SgdScatter(NamedTuple):
         deviations are scaled so that their mean square estimates this variance.
         """
         R = len(losses)
-        # A mean square of deviations is a sum divided by R, but s² is the sum divided
-        # by R - 1. So the variance is (1 + 1/R) R/(R - 1) = (R + 1)/(R - 1) times the
-        # mean square.
+        # The mean square of the deviations is their sum of squares divided by R, but s²
+        # is this sum divided by R - 1. So the variance s² (1 + 1/R) is the mean square
+        # times R/(R - 1) (1 + 1/R) = (R + 1)/(R - 1).
         scale = math.sqrt((R + 1.0) / (R - 1.0))
         return cls(scale * (losses - losses.mean(axis=0)), R - 1)
 
@@ -175,7 +175,7 @@ class SgdScatter(NamedTuple):
         """Standard errors of the means over windows, (W,).
 
         Each is the root mean square, over the runs, of the mean deviation of a run in
-        the window. The losses of a run at different steps need not be independent.
+        the window. So the losses of a run at different steps need not be independent.
         """
         return root_mean_square(windows.means(self.deviations))
 
@@ -186,9 +186,8 @@ class SgdScatter(NamedTuple):
         over all steps of a window is more accurate.
         """
         error = root_mean_square(self.deviations)
-        return np.asarray(
-            np.sqrt(np.repeat(windows.means(error**2), windows.counts)),
-        )
+        window_variance = windows.means(error**2)
+        return np.asarray(np.sqrt(np.repeat(window_variance, windows.counts)))
 
     def at_pace(self, windows: Windows, run_steps: Array) -> Array:
         """Standard errors of the means, (C, W), for curves at C other paces.
@@ -203,12 +202,15 @@ class SgdScatter(NamedTuple):
         error = self.of_losses(windows)
         run_error = np.interp(np.log1p(run_steps), np.log1p(windows.t), error)
         # Sums of variances over windows: (W,) and (C, W).
-        window_variance = np.maximum(windows.sums(error**2), TINY)
-        run_variance = windows.sums(run_error**2)
-        ratio = run_variance / window_variance
+        variance_sum = np.maximum(windows.sums(error**2), TINY)
+        run_variance_sum = windows.sums(run_error**2)
+        ratio = run_variance_sum / variance_sum
         return np.asarray(self.of_means(windows) * np.sqrt(ratio))
 
 
 def root_mean_square(deviations: Array) -> Array:
-    """Root mean square over R runs of deviations, (R, T); the result is (T,)."""
+    """Root mean square, over R runs, of deviations at n steps or in n windows.
+
+    The deviations are (R, n), and the result is (n,).
+    """
     return np.asarray(np.sqrt(np.mean(deviations**2, axis=0)))

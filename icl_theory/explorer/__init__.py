@@ -1,11 +1,11 @@
-"""The explorer: the closed forms of all families on one page of HTML.
+"""The explorer: one page of HTML that evaluates closed forms while sliders move.
 
 The page needs no network. It is made of a template, a style, shared scripts, and the
-scripts, titles and parameters of each family. A family has a panel on the page if it
-fills the slot ``explorer``. Further models have panels of recorded runs, at the
-settings of papers, from ``runs.json``, which ``scripts/recorded.py`` writes. Each
-script is a module of JavaScript: it exports names, and other modules require it by its
-name.
+scripts, titles and parameters of families. A family has a panel on the page if it has a
+value for its attribute ``explorer``, one of the slots that plug-ins may fill. Further
+models have panels of recorded runs, at the settings of papers, from ``runs.json``,
+which ``scripts/recorded.py`` writes. Each script is a module of JavaScript: it exports
+names, and other modules require it by its name.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def page(place: str = "") -> str:
     # Each panel has a script element of its own. A browser that stops at an error in
     # one element still runs the others.
     scripts = ["\n".join(shared()), *modules.values()]
-    parts = {
+    # The template has the name of each of these contents, in double brackets, at the
+    # place where the content belongs.
+    contents = {
         "style": _read(HERE / "style.css"),
         "modules": "\n</script>\n<script>\n".join(scripts),
         "families": _json([*modules]),
@@ -137,8 +139,8 @@ def page(place: str = "") -> str:
         "version": __version__,
     }
     document = _read(HERE / "page.html")
-    for name, part in parts.items():
-        document = document.replace(f"[[{name}]]", part)
+    for name, content in contents.items():
+        document = document.replace(f"[[{name}]]", content)
     return document
 
 
@@ -156,8 +158,8 @@ def panels() -> tuple[dict[str, str], list[str]]:
     read.
     """
     modules: dict[str, str] = {}
-    slots, messages = registry.filled_slots("explorer")
-    for name, panel in slots.items():
+    panel_of_family, messages = registry.filled_slots("explorer")
+    for name, panel in panel_of_family.items():
         # An error in the code of a family becomes a message, and its panel is left out.
         with left_out(f"the slot explorer of the family {name}", messages):
             data = {
@@ -175,20 +177,22 @@ def panels() -> tuple[dict[str, str], list[str]]:
 def recorded() -> dict[str, str]:
     """Return the modules of the panels of recorded runs, by the name of the paper.
 
-    The record of a paper has the name of its ``family``, and the runs that are shown.
+    The record of a paper has the name of its ``family``, the runs that are shown, and
+    the words about them.
     """
     records = json.loads(_read(HERE / "runs.json"))
-    by_name = registry.families_known()
+    families = registry.families_known()
     script = _read(HERE / "recorded.js")
     modules: dict[str, str] = {}
     for name, record in records.items():
         # The family may belong to a plug-in that is not installed.
-        if record["family"] not in by_name:
+        if record["family"] not in families:
             continue
-        # The first panel has a tab of its own, and the others are choices below it.
+        # The first of these panels has a tab of its own, and the others are choices
+        # below it.
         position = {"under": next(iter(modules))} if modules else {"tab": "More models"}
         data = {
-            "family": description(by_name[record["family"]]),
+            "family": description(families[record["family"]]),
             "record": record | position,
         }
         modules[name] = _modules(name, data, {"panel": script})
@@ -228,19 +232,20 @@ def _modules(name: str, data: dict[str, Any], scripts: dict[str, str]) -> str:
     """Return the modules of a panel, one for each piece of data and for each script.
 
     ``name`` is the name of the panel. ``data`` has values that are written as JSON, and
-    ``scripts`` has JavaScript. The keys of both are the names of parts of the panel.
+    ``scripts`` has JavaScript. The keys of both are names of modules within the panel,
+    such as "family".
     """
     sources = {}
-    for part, value in data.items():
-        sources[part] = f"module.exports = {_json(value)};"
+    for key, value in data.items():
+        sources[key] = f"module.exports = {_json(value)};"
     sources |= scripts
     return "\n".join(
-        _module(f"{name}/{part}", source) for part, source in sources.items()
+        _module(f"{name}/{key}", source) for key, source in sources.items()
     )
 
 
 def description(family: type[Family]) -> dict[str, Any]:
-    """Return the words of a family for the page, and the limits of its parameters."""
+    """Return the words on a family for the page, and the limits of its parameters."""
     labels = family.labels()
     parameters = {}
     for name, declared in family.parameters().items():
@@ -266,7 +271,7 @@ def description(family: type[Family]) -> dict[str, Any]:
 
 
 def _limits(kind: Any) -> dict[str, float | None]:
-    """Return the smallest and the largest value of a parameter of some kind.
+    """Return the smallest and the largest value that a kind of parameter allows.
 
     An infinite limit is None, because JSON has no infinite numbers. A parameter that is
     not a number has no limits. A number may be negative if the attribute ``signed`` of

@@ -1,4 +1,4 @@
-"""`icl-theory explore`."""
+"""`icl-theory explore`: write the explorer and open it in the web browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def explore(
     ] = True,
 ) -> None:
     """Write the explorer, one page of HTML, and open it in the web browser."""
-    check_targets(None, out=out)
+    # Refuse a file in a folder that does not exist. This command makes no plot.
+    check_targets(plot=None, out=out)
     if out is None:
         # The file is in a new folder, because another user might have put a link at a
         # path that is known in advance.
@@ -33,7 +34,7 @@ def explore(
     target = out.absolute()
     _modules, messages = panels()
     say_left_out(messages)
-    # The page would warn of the same panels again.
+    # `page` would warn of the same panels that `say_left_out` has just named.
     with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
         temporary.write_text(page(), encoding="utf-8")
     print(target)

@@ -39,7 +39,7 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     Parameters
     ----------
     name : str
-        The name of the parameter, for messages of errors.
+        The name of the parameter, for error messages.
     path : str
         The file, whose name ends in ``.npy``, ``.npz``, ``.csv`` or ``.txt``. A path
         without a folder names a file in the working directory.
@@ -56,21 +56,24 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     Raises
     ------
     ValueError
-        There is no such file, it holds no numbers, or the numbers would not fit into
-        memory.
+        The file does not exist or cannot be read, it does not hold real numbers, its
+        arrays have different shapes, or the numbers would not fit into memory.
     """
     file = checked_path(path, name)
-    # A pipe could make the program wait forever.
+    # A pipe could make the program wait forever, so only an ordinary file is read.
     if not file.is_file():
         raise argument_error(name, path, "a file that exists")
+    # Callers pass only names that end in one of the keys of `_READERS`.
+    read = _READERS[file.suffix.lower()]
     try:
-        array = _READERS[file.suffix.lower()](name, file, ndim)
+        array = read(name, file, ndim)
     except OSError as error:
         reason = error.strerror or str(error)
         raise argument_error(
             name, path, f"a file that can be read ({reason})"
         ) from None
     numbers = floats(array)
+    # `floats` returns None if the entries are not real numbers.
     if numbers is None:
         raise argument_error(
             name, path, f"a file of real numbers (it has {array.dtype} entries)"
@@ -86,16 +89,17 @@ def _read_npy(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
 
 
 def _check_header(name: str, file: Path) -> None:
-    """Refuse a file that claims more numbers than fit into memory."""
+    """Refuse a file whose header claims more numbers than fit into memory."""
     try:
         with open(file, "rb") as stream:
             version = np.lib.format.read_magic(stream)
-            # Other versions raise a KeyError here, which is reported below.
+            # Any other version of the format raises a KeyError here, which is reported
+            # below.
             read_header = {
                 (1, 0): np.lib.format.read_array_header_1_0,
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
-            shape, _, _ = read_header(stream)
+            shape, _fortran_order, _dtype = read_header(stream)
     except OSError:
         # `read_array` turns this error into one with a reason.
         raise
@@ -114,6 +118,7 @@ def _read_npz(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     del ndim  # an argument of all readers, which only `_read_text` uses
     try:
         with ZipFile(file) as archive:
+            # The sizes of the arrays after decompression, as the archive claims.
             claimed_bytes = sum(member.file_size for member in archive.infolist())
     except BadZipFile as error:
         raise _unreadable(name, file, error) from None
@@ -135,8 +140,8 @@ def _loaded(name: str, file: Path) -> Any:
     """Return the array of a file, or the arrays of an archive by name."""
     try:
         loaded = np.load(file, allow_pickle=False)
-        # The arrays of an archive are read only when they are looked up, so all of them
-        # are looked up here, before the file is closed.
+        # The arrays of an archive are read only when they are looked up, so dict(),
+        # which looks up all of them, is called before the file is closed.
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
                 return dict(loaded)

@@ -90,9 +90,10 @@ SHARED = (
 class Family(RuleParameters, FixedSetParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
-    `risk` is the only slot that a family has to fill; all others have defaults. The
-    table below shows the use of each slot. A family that does not need a part of the
-    package can ignore the slots of this part.
+    A slot is an attribute or method that a family may override. `risk` is the only slot
+    that it has to fill; all others have defaults. The table below shows the use of each
+    slot. A family that does not need a part of the package can ignore the slots of this
+    part.
 
     ============================ ======================================================
     slots                        used for
@@ -121,10 +122,10 @@ class Family(RuleParameters, FixedSetParameters):
     ============================ ======================================================
 
     Most families need none of these five slots: `update`, `levels`, `limits`, `batched`
-    and `expected_steps`. Induction heads use `update` and `levels`, and single-location
-    regression uses `update`. Regression uses `limits`, `batched` and `expected_steps`,
-    linear attention uses `batched` and `expected_steps`, and regression on Gaussian
-    inputs uses `expected_steps`.
+    and `expected_steps`. Induction heads use `update` and `levels`, their minimal model
+    uses `levels`, and single-location regression uses `update`. Regression uses
+    `limits`, `batched` and `expected_steps`, linear attention uses `batched` and
+    `expected_steps`, and regression on Gaussian inputs uses `expected_steps`.
 
     Every family has the following parameters in addition to its own.
 
@@ -331,6 +332,7 @@ class Family(RuleParameters, FixedSetParameters):
 
         They are the names of options, of slots and other attributes, and of columns.
         """
+        # A family may declare a parameter of `Family` again, so its name is not taken.
         parameters = {field.name for field in dataclasses.fields(Family)}
         attributes = set(vars(Family)) - parameters
         reserved = set(RESERVED) - parameters
@@ -410,9 +412,10 @@ class Family(RuleParameters, FixedSetParameters):
         return rule_of(self.update())
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return a trainer whose loss on sampled prompts has the mean `risk`.
+        """Return a trainer on sampled prompts, whose mean loss is the loss of `risk`.
 
-        By default it is the trainer of the risk.
+        It draws ``batch`` prompts in each step; ``seed`` is the seed of the prompts. By
+        default it is the trainer of the risk.
         """
         risk = self.risk()
         # `core_risk` removes wrappers, such as other coordinates of the parameters.
@@ -430,9 +433,9 @@ class Family(RuleParameters, FixedSetParameters):
         return self.risk()
 
     def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return a sampler whose prompts may form a fixed set; by default `sampled`.
+        """Return a trainer whose prompts may form a fixed set; by default `sampled`.
 
-        The sampler trains the same parameters as the risk `unreduced`.
+        It trains the same parameters as the risk `unreduced`.
         """
         return self.sampled(batch, seed)
 
@@ -564,10 +567,11 @@ class Family(RuleParameters, FixedSetParameters):
     def _population_and_trainer(
         self, batch: int, seed: int
     ) -> tuple[Risk, Trainer[Any]]:
-        """Return the population risk, and the sampler of the prompts of the fixed set.
+        """Return the population risk, and the trainer that draws the fixed set.
 
-        A fixed set is refused if both do not have the same parameters, or if the family
-        cannot be sampled. The sampler has the given ``batch`` and ``seed``.
+        A fixed set is refused if the parameters of both do not have the same shape, or
+        if the family cannot be sampled. The trainer has the given ``batch`` and
+        ``seed``.
         """
         assert self.dataset is not None  # or `on_fixed_set` would be False
         M = int(self.dataset)
@@ -613,10 +617,10 @@ class Family(RuleParameters, FixedSetParameters):
         return getattr(self, "loss", HALF) == MSE
 
     @property
-    def _is_plain(self) -> bool:
+    def _has_plain_descent(self) -> bool:
         """Whether the rule is plain descent.
 
-        Training on twice the loss is then the same as training at twice the rate.
+        If so, training on twice the loss is the same as training at twice the rate.
         """
         return is_plain_descent(self.update())
 
@@ -625,7 +629,8 @@ class Family(RuleParameters, FixedSetParameters):
         """The same training with half the mean squared error as its loss.
 
         With ``loss="mse"`` the targets are halved, and the learning rate of plain
-        descent is doubled so that its steps are the same. Otherwise the result is the
+        descent is doubled so that its steps are the same. (By another rule the steps
+        may differ, because the rate is kept.) With any other loss the result is the
         problem itself. Slots and theory refer to the problem with the halved loss.
         """
         if not self._has_mse:
@@ -635,7 +640,7 @@ class Family(RuleParameters, FixedSetParameters):
             target = getattr(self, name)
             values[name] = None if target is None else target / self.loss_factor
         # "auto" stands for the stable rate of each problem, so it needs no change.
-        if self._is_plain and not isinstance(self.eta, str):
+        if self._has_plain_descent and not isinstance(self.eta, str):
             values["eta"] = self.loss_factor * self.eta
         return dataclasses.replace(self, **values)
 
@@ -701,7 +706,7 @@ class Family(RuleParameters, FixedSetParameters):
         declared = self.parameters()
         for name, argument in self.arguments().items():
             value = declared[name].kind.plain(argument)
-            if not _is_plain(value):
+            if not _is_plain_value(value):
                 return None
             is_infinite = value in (math.inf, -math.inf)
             parameters[name] = str(value) if is_infinite else value
@@ -723,7 +728,8 @@ class Family(RuleParameters, FixedSetParameters):
             The run with the family's phases, regime and notes; ``run.family`` is this
             problem.
         """
-        # With a callback, the caller has its own progress display.
+        # Making the risk may take long, so progress is shown. With a callback, the
+        # caller has its own progress display.
         with Progress("before the first step", quiet=callback is not None):
             risk = self.trained_risk()
             rate = self.rate()
@@ -749,8 +755,9 @@ class Family(RuleParameters, FixedSetParameters):
     def _fits(self, run: Trajectory) -> bool:
         """Whether a run may be a run of this problem.
 
-        A run of another problem fits, too, if this problem is of the same family and
-        has parameters of the same shape and the same observations.
+        A run of another problem of this family fits, too, and so does a run without a
+        family, if its trained parameters have the same shape and its observations the
+        same names.
         """
         if run.family is self:
             return True
@@ -796,7 +803,7 @@ class Family(RuleParameters, FixedSetParameters):
             "losses without the factor 1/2: in this package's units, as in the lines"
             " below, they are half as large"
         )
-        if self._is_plain:
+        if self._has_plain_descent:
             note += f", and the rate is η = {half_run.eta:g}"
         run.notes["factor"] = note
         run.notes |= half_run.notes
@@ -806,7 +813,7 @@ class Family(RuleParameters, FixedSetParameters):
         # Imported here because few problems need this module.
         from icl_theory.families.loss_units import in_half_units
 
-        return in_half_units(run, self.half, self._is_plain)
+        return in_half_units(run, self.half, self._has_plain_descent)
 
     def in_theory_units(self, run: Trajectory) -> Trajectory:
         """Return a run of this problem with losses that have the factor 1/2.
@@ -818,13 +825,13 @@ class Family(RuleParameters, FixedSetParameters):
         ------
         ValueError
             The run is not a run of this problem; or ``loss="mse"`` and the rule is not
-            plain descent, so that no learning rate gives the same run on half the
-            loss.
+            plain descent. With most other rules, no learning rate gives the same run on
+            half the loss.
         """
         run = self._own(run)
         if not self._has_mse:
             return run
-        if not self._is_plain:
+        if not self._has_plain_descent:
             raise argument_error(
                 "loss",
                 MSE,
@@ -928,6 +935,7 @@ class Family(RuleParameters, FixedSetParameters):
             from icl_theory.families.loss_units import in_mse
 
             values_in_half = self.half.measured(self._halved(run))
+            # The halved run has the rate for half the loss.
             return {**in_mse(type(self), values_in_half), "eta_used": run.eta}
         values: dict[str, Any] = {
             "eta_used": run.eta,
@@ -988,8 +996,9 @@ def check_points(
     points : mapping of str to ndarray, each (P,)
         The parameters that are numbers or words, with a value for each of P points.
     common : mapping
-        All other parameters. Parameters of the update rule may be left out, and then
-        have their defaults.
+        All other parameters. Parameters of the update rule, parameters that are None by
+        default, and the choice of the loss may be left out, and then have their
+        defaults.
 
     Raises
     ------
@@ -1044,8 +1053,8 @@ def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> N
         )
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain_value(value: Any) -> bool:
     """Whether a value is a number, a text or a nested tuple of these."""
     if isinstance(value, tuple):
-        return all(map(_is_plain, value))
+        return all(map(_is_plain_value, value))
     return isinstance(value, int | float | str)

@@ -75,7 +75,7 @@ def has_fixed_set(parameters: Mapping[str, Any]) -> bool:
 def set_columns(unit: str) -> tuple[Column, ...]:
     """Return the columns of sweeps that compare training with the population.
 
-    Without a fixed set these columns have no values.
+    ``unit`` is the unit of the loss. Without a fixed set the columns have no values.
     """
     return (
         Column(
@@ -113,7 +113,8 @@ def set_columns(unit: str) -> tuple[Column, ...]:
     )
 
 
-# The values of the columns of `set_columns` for a run that is not on a fixed set.
+# The values of the columns of `set_columns` for a run that is not on a fixed set. NaN
+# and -1 stand for no value.
 WITHOUT_SET = {
     "population_loss": math.nan,
     "test_gap": math.nan,
@@ -128,8 +129,8 @@ def measured_on_set(run: Trajectory) -> dict[str, Any]:
     Such a run observes the population loss at each saved step.
     """
     population_loss = run.observed["population_loss"]
-    # With batches, the loss of a step is the loss of its batch, and the run also
-    # observes the loss of the whole set.
+    # With batches, `run.loss` has the loss of the batch of each step, and the run also
+    # observes the loss of the whole set. Otherwise `run.loss` is the loss of the set.
     set_loss = run.observed.get("set_loss", run.loss)
     best_index = int(np.argmin(population_loss))
     return {
@@ -141,9 +142,9 @@ def measured_on_set(run: Trajectory) -> dict[str, Any]:
 
 
 def note_on_set(run: Trajectory, M: float) -> str:
-    """Return a text with the number of prompts, M, and two population losses of a run.
+    """Return a text with the number M of prompts, and losses of a run on these prompts.
 
-    They are the last and the least population loss.
+    The losses are the last and the least population loss.
     """
     values = measured_on_set(run)
     return (

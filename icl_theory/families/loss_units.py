@@ -44,9 +44,10 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
         Whether the run is trained by plain descent. The rate that takes the same steps
         on half the loss is then twice as large.
     """
-    # The risk and the solution of such a run are wrappers, which multiply the losses of
-    # the theory's risk and solution by 2. Here the wrappers are removed. (A run from a
-    # file may have neither.)
+    # The risk of such a run is a wrapper, which multiplies the losses of the theory's
+    # risk by 2. A solution in closed form has such a wrapper, too. Both are removed
+    # here. Any other solution is kept, because its states do not depend on the unit. (A
+    # run from a file may have neither risk nor solution.)
     risk = run.risk.risk if isinstance(run.risk, ScaledRisk) else None
     solution = run.solution
     if isinstance(solution, ScaledSolution):
@@ -58,10 +59,12 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
         observed=scaled(run.observed, 1.0 / FACTOR),
         floor=run.floor / FACTOR,
         epsilon=run.epsilon / FACTOR,
+        # At twice the rate, plain descent takes the same steps on half the loss.
         eta=FACTOR * run.eta if plain else run.eta,
         risk=risk,
         solution=solution,
         family=problem,
+        # `Family.describe` adds the notes of the problem with half the loss.
         notes={},
     )
 
@@ -92,12 +95,15 @@ def batched_mse(
 ) -> Mapping[str, Any] | None:
     """Compute points of a sweep on the mean squared error by `Family.batched`.
 
-    The result is None, as in `Family.batched`, unless all points are trained by plain
-    descent or its flow. Only this training takes the same steps on half the loss at
-    twice the rate.
+    The arguments are the same as for `Family.batched`. The result is None if
+    `Family.batched` returns None, or if a point is trained neither by plain descent nor
+    by its flow. Other training need not take the same steps on half the loss at twice
+    the rate.
     """
+    # `within` says for each point whether its training is in the scope.
     if not within(DESCENT_OR_FLOW, points, common).all():
         return None
+    # The same points on half the loss: at twice the rate, with half the targets.
     half_points = dict(points)
     factors = {"eta": FACTOR, "epsilon": 1.0 / FACTOR, "above": 1.0 / FACTOR}
     for name, factor in factors.items():
@@ -107,8 +113,8 @@ def batched_mse(
     if columns is None:
         return None
     values = in_mse(family, columns)
-    # The rate is not a loss, so `in_mse` has not converted it. It is still the rate for
-    # half the loss, which is twice the rate for the mean squared error.
+    # `in_mse` converts only losses. So the rate is still the rate for half the loss,
+    # which is twice the rate for the mean squared error.
     if "eta_used" in values:
         values["eta_used"] = np.asarray(values["eta_used"]) / FACTOR
     return values

@@ -85,7 +85,8 @@ def is_array_file(value: Any) -> bool:
 def is_array_text(text: str) -> bool:
     """Whether a text can only be an array: the name of a file, or rows of a matrix.
 
-    Numbers with commas between them may also be several values for a sweep.
+    Semicolons separate rows. Numbers with only commas between them may also be several
+    values for a sweep.
     """
     return is_array_file(text) or ";" in text
 
@@ -239,6 +240,7 @@ def _tuples(entries: Any) -> Any:
     """Return nested lists as nested tuples, and a number as it is."""
     if not isinstance(entries, list):
         return entries
+    # tuple() alone converts an innermost list, without a call for each number.
     is_innermost = not entries or not isinstance(entries[0], list)
     return tuple(entries) if is_innermost else tuple(map(_tuples, entries))
 
@@ -292,7 +294,7 @@ class Number(ParameterKind):
 
     def _rows(self, name: str, matrix: Any) -> tuple[tuple[float, ...], ...]:
         """Return a matrix as a tuple of rows, or refuse the first wrong entry."""
-        rows = _validate.real_array(name, matrix, 2).tolist()
+        rows = _validate.real_array(name, matrix, ndim=2).tolist()
         return tuple(self._row(name, row) for row in rows)
 
     def _row(self, name: str, row: list[float]) -> tuple[float, ...]:
@@ -459,8 +461,8 @@ class Probabilities(ParameterKind):
     """A tuple of positive floats that sum to 1.
 
     On the command line the floats are separated by commas, as in ``0.5,0.3,0.2``. Their
-    sum may differ from 1 by 1e-6. The floats are kept as given, and the risk of the
-    problem normalises them. If they were normalised twice, their last bits might
+    sum may differ from 1 by up to 1e-6. The floats are kept as given, and the risk of
+    the problem normalises them. If they were normalised twice, their last bits might
     change.
     """
 
@@ -502,7 +504,7 @@ class Object(ParameterKind):
     ----------
     checker : callable
         A function of the name and the value that returns the object or refuses the
-        value.
+        value. By default any object is allowed.
     unfold : callable, optional
         Only for an object that determines other parameters, as the task of recall does.
         The function gets the parameters of a sweep by name. It returns them without the
@@ -572,11 +574,12 @@ class _WithArrays(ParameterKind):
                     name, argument, "a file of an array, not of a number"
                 )
         elif isinstance(value, str) or _validate.dimensions(value) == 0:
+            # A word or a number is a value of the other kind.
             return super().value(name, value)
         try:
             return nested(self._array(name, value))
         except ValueError as error:
-            if argument is value:
+            if argument is value:  # the array was not read from a file
                 raise
             # The error shows the array, but not the file, so add the name of the file.
             raise ValueError(f"{error} (from {argument!r})") from None
@@ -587,7 +590,7 @@ class _WithArrays(ParameterKind):
         if self.ndim and ndim not in self.ndim:
             allowed = " or ".join(map(str, self.ndim))
             raise argument_error(name, value, f"an array of {allowed} dimensions")
-        array = _validate.real_array(name, value, ndim, self.largest)
+        array = _validate.real_array(name, value, ndim, most=self.largest)
         if not array.size:
             raise argument_error(name, array.shape, "an array with entries")
         return array if self.checker is None else self.checker(name, array)
@@ -725,7 +728,8 @@ def parameter(
     unit : str
         The unit; ``LOSS`` stands for the unit of the family's loss.
     axis : bool, optional
-        Whether a sweep may vary it. By default a sweep may vary numbers and words.
+        Whether a sweep may vary the parameter. By default a sweep may vary numbers and
+        words.
 
     Returns
     -------
@@ -835,8 +839,8 @@ def starting_parameters(ndim: tuple[int, ...] = ()) -> Any:
     dimensions from 1 on.
     """
     allowed = tuple(
-        integer("ndim", number, minimum=1)
-        for number in iterable("ndim", ndim, "a tuple of integers")
+        integer("ndim", entry, minimum=1)
+        for entry in iterable("ndim", ndim, "a tuple of integers")
     )
     return parameter(
         None,
@@ -898,7 +902,8 @@ class Panel(NamedTuple):
         File names, with their endings.
     constants : callable
         A function without arguments that returns the constants by name, as values that
-        JSON can hold. In the scripts, ``require("./constants")`` returns them.
+        JSON can hold. In the scripts, ``require("./constants")`` returns them. By
+        default there are none.
 
     References
     ----------

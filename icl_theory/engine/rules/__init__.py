@@ -48,6 +48,7 @@ __all__ = [
     "refuse_reduced",
     "rule_of",
 ]
+# If a name does not exist, the error suggests a similar one.
 __getattr__ = _suggesting(__name__, __all__)
 
 

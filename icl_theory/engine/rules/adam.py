@@ -23,16 +23,17 @@ class Adam(Rule):
 
     All operations are entry by entry.
 
-    Let g be the gradient of the loss plus the decay :math:`\lambda\theta`. The memory
-    holds the running means m and v,
+    Let g be the gradient of the loss plus the decay :math:`\lambda\theta`, with the
+    parameters θ. The memory holds the running means m of g and v of :math:`g^2`,
 
     .. math::
         m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad
         v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
 
     and step t = 0, 1, … is :math:`\Delta = -\eta\,\hat m/(\sqrt{\hat v} +
-    \varepsilon)` with :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 -
-    \beta_2^{t+1})`. This is ``torch.optim.Adam`` with the same default settings.
+    \varepsilon)` with the learning rate η, :math:`\hat m = m/(1 - \beta_1^{t+1})` and
+    :math:`\hat v = v/(1 - \beta_2^{t+1})`. This is ``torch.optim.Adam`` with the same
+    default settings.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ class Adam(Rule):
 
     Examples
     --------
-    The first step has the length η in each entry, whatever the gradient:
+    The first step changes each entry by η, whatever the size of the gradient:
 
     >>> import numpy as np, icl_theory as icl
     >>> class Bowl(icl.Risk):
@@ -107,6 +108,7 @@ class Adam(Rule):
 
         ``gradient`` already contains the decay, if there is one.
         """
+        # In the formula of the class, `mean` is m and `mean_square` is v.
         last_mean, last_mean_square = memory
         mean = self.beta1 * last_mean + (1.0 - self.beta1) * gradient
         square = np.square(gradient)
@@ -127,8 +129,9 @@ class Adam(Rule):
 class AdamW(Adam):
     r"""Adam with decoupled weight decay.
 
-    The step is the step of Adam without decay, plus :math:`-\eta\lambda\theta`. This is
-    ``torch.optim.AdamW`` with the same default settings.
+    The step is the step of Adam without decay, plus :math:`-\eta\lambda\theta` with the
+    learning rate η and the parameters θ. This is ``torch.optim.AdamW`` with the same
+    default settings.
 
     Parameters
     ----------
@@ -167,8 +170,8 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
     Raises
     ------
     ValueError
-        The rule is not reducible, and the metric of the risk is not 1, which shows that
-        its parameters are a reduction of more parameters.
+        The rule is not reducible, and the metric of the risk is not 1. Such a metric
+        shows that the parameters are a reduction of more parameters.
     """
     if rule.reducible or np.all(np.asarray(risk.metric) == 1.0):
         return

@@ -40,10 +40,11 @@ class GradientDescent(Rule):
         return -eta * gradient / risk.metric, NO_MEMORY
 
     def jacobian(self, rates: Array, eta: float) -> Array:
-        """Return the derivatives of a step as 1 x 1 matrices, (..., 1, 1).
+        """Return the derivatives of steps as 1 x 1 matrices, (..., 1, 1).
 
         ``rates`` has the values of ηλ for eigenvalues λ of the Hessian. Along the
-        eigenvector of λ, a step is -ηλ times the parameter, so its derivative is -ηλ.
+        eigenvector of λ, a change δ of the parameter changes the step by -ηλδ, so the
+        derivative is -ηλ.
         """
         return np.asarray(-rates)[..., None, None]
 
@@ -145,7 +146,7 @@ def norm_in(metric: float | Array, gradient: Array) -> float:
     # cannot be divided by the largest one.
     if not 0.0 < largest < math.inf:
         return largest
-    # The squares of a tiny gradient would underflow to zero, and those of a huge one
+    # The squares of tiny entries would underflow to zero, and the squares of huge ones
     # overflow. So scale the largest entry to 1.
     scaled = gradient / largest
     return largest * math.sqrt(float(np.sum(scaled * (scaled / metric))))
@@ -155,7 +156,7 @@ def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array
     """Return the step of length ``eta`` down a gradient; 0 if the gradient is 0."""
     largest = float(np.abs(gradient).max(initial=0.0))
     # A gradient that is zero, infinite or NaN has no direction. The step is then zero,
-    # infinite or NaN as well, and the rules that stop a run judge it.
+    # infinite or NaN as well, and `engine.stops` decides whether the run ends.
     if not 0.0 < largest < math.inf:
         return -eta * gradient / metric
     # Scaled so that squares neither underflow nor overflow, as in `norm_in`. The scale

@@ -115,9 +115,10 @@ class HeavyBall(Velocity):
         """Return the derivatives of the changes of parameter and velocity, (..., 2, 2).
 
         Along an eigenvector of the Hessian with the eigenvalue κ, let h = η (κ + λ);
-        ``rates`` has the values of η κ. Then the parameter θ changes by -η β v - h θ,
-        and the velocity v by (β - 1) v + h θ / η. Rows are changes, and columns the
-        numbers (θ, v).
+        ``rates`` has the values of η κ. Up to constants, the parameter θ changes by
+        -η β v - h θ, and the velocity v by (β - 1) v + h θ / η. The first row has the
+        derivatives of the change of θ with respect to θ and v, and the second row has
+        the derivatives of the change of v.
         """
         h = np.asarray(rates) + eta * self.weight_decay
         jacobian = np.empty((*h.shape, 2, 2))

@@ -39,7 +39,7 @@ class Rule(Protocol):
     skippable : bool
         Whether runs may skip steps. This requires a step that does not depend on t. A
         memory must decay and have the shape of the parameters, and the rule must then
-        define `jacobian`. False by default; the method "auto" then takes every step.
+        define `jacobian`. False by default; ``method="auto"`` then takes every step.
     may_stagnate : bool
         Whether a run that makes no more progress may be stopped. It must not be stopped
         if later steps can be larger than the present ones, as in training by stages or

@@ -74,8 +74,8 @@ class Constant(Schedule):
 class Cosine(Schedule):
     r"""The factor :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`, half a cosine.
 
-    The factor falls from 1 at step 0 to f at step T, and stays f. Up to step T and with
-    the learning rate η this is
+    The factor falls from 1 at step t = 0 to f at step T, and remains f. Up to step T
+    and with the learning rate η this is
     ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)``; after step T
     the schedule of PyTorch rises again.
 
@@ -128,9 +128,10 @@ def _power(t: int, base: float, exponent: int) -> float:
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    r"""The factor :math:`f^{\lfloor t/s \rfloor}`, multiplied by f every s steps.
+    r"""The factor :math:`f^{\lfloor t/s \rfloor}` in step t.
 
-    This is ``torch.optim.lr_scheduler.StepLR``.
+    So every s steps the factor is multiplied by f. This is
+    ``torch.optim.lr_scheduler.StepLR``.
 
     Parameters
     ----------
@@ -193,13 +194,14 @@ class Piecewise(Schedule):
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
         t = integer("t", t, minimum=0)
+        # The number of milestones m with m <= t.
         reached_count = bisect.bisect_right(self.milestones, t)
         return _power(t, self.decay, reached_count)
 
 
 @dataclass(frozen=True)
 class InverseSqrt(Schedule):
-    r"""The factor :math:`1/\sqrt{1 + t/s}`.
+    r"""The factor :math:`1/\sqrt{1 + t/s}` in step t.
 
     Parameters
     ----------
@@ -221,7 +223,7 @@ class InverseSqrt(Schedule):
 
 @dataclass(frozen=True)
 class WarmUp(Schedule):
-    r"""The factor :math:`(t + 1)/w` in the first w steps, and then another schedule.
+    r"""The factor :math:`(t + 1)/w` in step t < w, and then another schedule.
 
     In PyTorch this is a ``SequentialLR`` of ``LinearLR(start_factor=1/w,
     total_iters=w-1)`` and the other schedule. The default ``start_factor`` of PyTorch
@@ -251,8 +253,8 @@ class WarmUp(Schedule):
     def horizon(self) -> int | None:  # type: ignore[override]
         """The step of the run from which the rate is zero, or None.
 
-        The schedule that follows begins after the warm-up, so its own horizon is later
-        by the length of the warm-up.
+        The horizon of the schedule that follows is counted from the end of the warm-up,
+        so the length of the warm-up is added.
         """
         if self.after.horizon is None:
             return None
@@ -282,7 +284,7 @@ class Function(Schedule):
     def name(self) -> str:  # type: ignore[override]
         """The name of the function."""
         # The name of an anonymous function in Python is "<lambda>". A callable object
-        # has none.
+        # may have no name.
         name = str(getattr(self.function, "__name__", "<unnamed>"))
         if name.startswith("<"):
             return "a schedule of your own"
