@@ -266,6 +266,12 @@ FILES = {
         [0.9, 0.7],
     ),
     "savetxt with commas": ("# step,loss\n0,0.9\n5,0.7\n", None, [0, 5], [0.9, 0.7]),
+    "tabs and an empty line": (
+        "step\tloss\n0\t0.9\n5\t0.7\n\n",
+        None,
+        [0, 5],
+        [0.9, 0.7],
+    ),
     "second of many": ("1 2 0.9 4\n1 2 0.7 4\n", "3", [0, 1], [0.9, 0.7]),
     "another title": ("step,train\n0,0.9\n5,0.7\n", "train", [0, 5], [0.9, 0.7]),
 }

@@ -1,8 +1,9 @@
-"""Risks and trainers around an inner one. The inner risk or trainer draws the data.
+"""Base classes of risks and trainers that wrap an inner risk or trainer.
 
 A change of coordinates (`engine.pullback`) and a factor of the loss (`engine.scaled`)
-change the loss as a function of the parameters, but not the data. The wrappers of both
-modules inherit the methods that concern data from the classes of this module.
+change the loss as a function of the parameters, but not the data: the inner risk or
+trainer draws them. The wrappers of both modules inherit the methods that concern data
+from the classes of this module.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class AroundTrainer(Trainer[Any]):
         return self.risk.seed
 
     def draw(self, rng: np.random.Generator, size: int) -> Any:
-        """Draw prompts of the inner trainer."""
+        """Let the inner trainer draw ``size`` prompts."""
         return self.risk.draw(rng, size)
 
     def prompts(self, step: int = 0) -> Any:
@@ -59,5 +60,8 @@ class AroundTrainer(Trainer[Any]):
         return self.risk.generator(step)
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Any]:
-        """Draw prompts of the inner trainer for several runs."""
+        """Let the inner trainer draw the batches of several runs.
+
+        `Trainer.draw_runs` describes the list that is returned.
+        """
         return self.risk.draw_runs(rng, runs)

@@ -31,7 +31,7 @@ from icl_theory.engine.whole_state import StateRisk
 
 # The largest number of parameters in a block whose modes are computed: the eigenvectors
 # of a larger Hessian would take too long. For this size they take about 10^10
-# operations, some seconds.
+# operations, a few seconds.
 MOST_MODES = 1024
 # A mode that decays by more than this many e-folds while t grows by a factor e is taken
 # to be at rest: only e^-10 = 5e-5 of it is left. Whether a mode is at rest decides only
@@ -46,8 +46,8 @@ class Blocks:
 
     If the risk has independent columns, and the rule and the metric allow it, each
     column of m parameters is a block. Otherwise all parameters are one block. If the
-    rule has a memory, a row holds the m parameters and, behind them, the memory: k = 2
-    numbers for each parameter. Without a memory k = 1.
+    rule has a memory, a row holds the m parameters and, behind them, the m numbers of
+    the memory, so that k = 2. Without a memory k = 1.
 
     Parameters
     ----------
@@ -74,7 +74,8 @@ class Blocks:
         risk = update_map.risk
         rule = update_map.rule
         # Whether the derivative of the move is known as a matrix for each mode. For
-        # normalised descent, for example, it is not: `Rule.jacobian` returns None.
+        # normalised descent, for example, it is not: `Rule.jacobian` returns None. It
+        # does so at all rates or at none, so the single rate 0 is enough.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
         # The columns of a risk with independent columns become blocks on two more
         # conditions. First, the metric is a single number: an array for all columns
@@ -85,19 +86,21 @@ class Blocks:
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
             self.column_gradients = column_gradients_of(risk)
-        self._shape = np.shape(risk.initial)
+        # The shape of the parameters, with the memory if the rule has one.
+        self._state_shape = np.shape(risk.initial)
         # The risk as a function of the parameters alone, without the rule's memory.
         self._parameter_risk = risk
         if isinstance(risk, StateRisk):
             self._parameter_risk = risk.risk
         self._parameter_shape = np.shape(self._parameter_risk.initial)
-        # A block has m parameters, and as many modes.
+        # The number m of parameters of a block, and of its modes. If the columns are
+        # blocks, the parameters are a matrix with m rows.
         self._size = int(np.size(self._parameter_risk.initial))
         if self.column_gradients is not None:
             self._size = self._parameter_shape[0]
         # By default a product with the Hessian is a difference of two gradients.
-        product = type(self._parameter_risk).hessian_product
-        cost_of_column = 2 if product is Risk.hessian_product else 1
+        hessian_product = type(self._parameter_risk).hessian_product
+        cost_of_column = 2 if hessian_product is Risk.hessian_product else 1
         if self.column_gradients is not None:
             cost_of_column += eigenvector_cost
         self.modes_cost = self._size * cost_of_column
@@ -144,12 +147,16 @@ class Blocks:
         return np.reshape(params, (1, -1)).copy()
 
     def params(self, rows: Array) -> Array:
-        """Return the parameters, in their own shape, from the rows of all blocks."""
-        return self._reshaped(rows, self._shape)
+        """Return the parameters, in their own shape, from the rows of all blocks.
+
+        If the rule has a memory, the result contains it, as the rows do.
+        """
+        return self._reshaped(rows, self._state_shape)
 
     def _reshaped(self, rows: Array, shape: tuple[int, ...]) -> Array:
         """Return the rows of all blocks as an array of this shape."""
         if self.column_gradients is not None:
+            # Each row is a column of the result, which has the shape already.
             return np.ascontiguousarray(rows.T)
         return rows.reshape(shape)
 
@@ -162,9 +169,10 @@ class Blocks:
         if self.column_gradients is None:
             # The only block holds all parameters. `UpdateMap.moves` counts its
             # gradients.
-            states = rows.reshape(-1, *self._shape)
+            states = rows.reshape(-1, *self._state_shape)
             return self.update_map.moves(states).reshape(rows.shape)
-        # These gradients are not counted: each is only a part of a whole gradient.
+        # These gradients are not counted here: each is only a part of a whole gradient.
+        # The caller counts the parts.
         columns = rows.T
         gradients = self.column_gradients(columns, blocks)
         return np.ascontiguousarray(self.update_map.change(columns, gradients).T)
@@ -246,12 +254,15 @@ class Blocks:
     def _hessian(self, rows: Array) -> Array:
         """The Hessian of each block, (n, m, m), column by column.
 
+        ``rows``, (n, m), are the parameters of the blocks, without a memory.
+
         The cost of `modes`, with the eigenvectors that `modes` computes from the
         Hessian, is added to the count of evaluations of the update map.
         """
         self.update_map.evaluations += self.modes_cost
         params = self._reshaped(rows, self._parameter_shape)
         columns = []
+        # `counted` shows the user how many columns are done.
         for j in counted(range(self._size), "columns of the Hessian"):
             # One product yields column j of the Hessian of every block, because the
             # blocks do not affect each other.
@@ -321,9 +332,9 @@ class Modes:
     def jacobians(self, known_rates: Array, places: Array, blocks: Index) -> Array:
         """Derivatives of the move for each mode at s times of each of b blocks.
 
-        The rates are known only at the times ``self.x``. The rate of a mode at rest,
-        see RESTING_E_FOLDS, is assumed to be constant. The rates of all other modes are
-        assumed to fall like 1/t, as in a power-law tail.
+        The rates are known only at the times ``self.x``. The rate of a mode at rest
+        (see RESTING_E_FOLDS) is assumed to be constant. The rates of all other modes
+        are assumed to fall like 1/(1 + t), as in a power-law tail.
 
         Parameters
         ----------
@@ -344,7 +355,8 @@ class Modes:
         # While t grows by a factor e, about e^x = 1 + t steps are taken, in each of
         # which a mode decays by about its rate in e-folds.
         is_moving = np.abs(rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
-        # A rate proportional to 1/t falls by the factor e^(x - place).
+        # From x to a place, a rate proportional to 1/(1 + t) = e^-x is multiplied by
+        # e^(x - place).
         decay = np.where(is_moving, np.exp(x - places)[:, None], 1.0)
         return self._jacobian(rates * decay)
 
@@ -390,8 +402,8 @@ class Modes:
             # s k numbers of a mode form a vector.
             components = self.to_components(residual, blocks[active])
             by_mode = components.transpose(0, 3, 1, 2)
-            vectors = by_mode.reshape(len(active), m, s * k, 1)
-            solved = (inverse[active] @ vectors).reshape(len(active), m, s, k)
+            right_sides = by_mode.reshape(len(active), m, s * k, 1)
+            solved = (inverse[active] @ right_sides).reshape(len(active), m, s, k)
             return self.from_components(solved.transpose(0, 2, 3, 1), blocks[active])
 
         return corrections
@@ -416,9 +428,10 @@ class Modes:
         """
         # A growing mode is treated like one that decays at the same rate: below, the
         # matrix I/N - J could be singular for a negative rate.
-        jacobians = self.jacobians(np.abs(self.rates), x[:, None], blocks)[:, :, 0]
-        # There is one time for each state, so the axis of times is dropped: the axes
-        # are (n, m, k).
+        rates = np.abs(self.rates)
+        # There is one time for each state, so the axis of times is dropped. The shapes
+        # are (n, m, k, k) and (n, m, k).
+        jacobians = self.jacobians(rates, x[:, None], blocks)[:, :, 0]
         components = self.to_components(change[:, None], blocks)[:, 0].swapaxes(1, 2)
         # With the derivative J of the move, a constant change c of the moves changes
         # the state by N c after N steps if N is small, and by -J^-1 c after many steps
@@ -426,13 +439,15 @@ class Modes:
         identity = np.eye(jacobians.shape[-1])
         matrices = identity / steps[:, None, None, None] - jacobians
         solved = np.asarray(np.linalg.solve(matrices, components[..., None]))[..., 0]
+        # The components, (n, m, k), become (n, 1, k, m), with an axis for one time.
         return self.from_components(solved.swapaxes(1, 2)[:, None], blocks)[:, 0]
 
     def to_components(self, rows: Array, blocks: Index) -> Array:
         """Components along the modes, (n, s, k, m), of rows, (n, s, k m).
 
-        With the eigenvectors in the columns of V the components of a vector θ are
-        V^T M^(1/2) θ.
+        Each of the n entries of ``blocks`` is the index of the block to which s rows
+        belong. With the eigenvectors in the columns of V, the components of a vector θ
+        are V^T M^(1/2) θ.
         """
         _block_count, m = self.metric_root.shape
         # Separate the parameters and the memory of each row: (n, s, k, m).

@@ -4,8 +4,11 @@ A capability is a method or a property of one of the protocols below. If a risk 
 the engine saves computations, or estimates errors better. A risk only needs to define
 the method or property, and need not inherit from the protocol. The engine calls the
 functions of this module, which use `Risk.evaluate` and `Risk.observe` if a risk lacks a
-capability. Neither the functions nor the methods check their arguments. In shapes, T is
-a number of steps.
+capability. Neither the functions nor the methods check their arguments.
+
+The scores are the numbers to which the tolerance of a run applies: the parameters
+themselves, or functions of them such as attention scores. In shapes, T is a number of
+steps.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class HasGain(Protocol):
     def gain(self, params: Array) -> float:
         """Norm of the change of the scores per unit change of the parameters.
 
-        The error of the scores is the error of the parameters times the gain.
+        The error of the scores is at most the error of the parameters times the gain.
         """
         ...
 
@@ -67,7 +70,10 @@ class HasSeries(Protocol):
     def series(
         self, states: Array, steps: NDArray[np.int64]
     ) -> tuple[Array, dict[str, Array]]:
-        """Losses, (T,), and observations, (T, ...) each, at many states, (T, ...)."""
+        """Losses, (T,), and observations by name, (T, ...) each.
+
+        ``states``, (T, ...), are the parameters at the step numbers ``steps``, (T,).
+        """
         ...
 
 
@@ -115,10 +121,10 @@ def column_gradients_of(risk: Risk) -> ColumnGradients | None:
 def series_at(
     risk: Risk, states: Array, steps: NDArray[np.int64]
 ) -> tuple[Array, dict[str, Array]]:
-    """Losses and observations at many states.
+    """Losses, (T,), and observations by name, at T states, (T, ...).
 
     They come from one call of the risk's ``series`` if it has this method, and
-    otherwise from calls of the risk for each state.
+    otherwise from ``series_one_by_one``. ``steps``, (T,), are the step numbers.
     """
     series: Series | None = getattr(risk, "series", None)
     if series is None:
@@ -129,7 +135,10 @@ def series_at(
 def series_one_by_one(
     risk: Risk, states: Array, steps: NDArray[np.int64]
 ) -> tuple[Array, dict[str, Array]]:
-    """Losses and observations at many states, from one call of the risk for each."""
+    """Losses, (T,), and observations by name, at T states, (T, ...).
+
+    For each state, `Risk.evaluate` and `Risk.observe` are called once.
+    """
     losses = []
     observations = []
     for state, step in zip(states, steps.tolist(), strict=True):
@@ -137,6 +146,7 @@ def series_one_by_one(
         losses.append(loss)
         observations.append(risk.observe(state, step))
     observations_by_name = {}
+    # The observations have the same names at all states.
     for name in observations[0]:
         values = [np.asarray(observation[name]) for observation in observations]
         observations_by_name[name] = np.stack(values)

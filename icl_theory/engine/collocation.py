@@ -7,16 +7,16 @@ the stride, at which the step number is :math:`t_i`, the polynomial satisfies
 
 .. math::
     P(x_i + \delta_i) - P(x_i) = h(P(x_i)), \qquad
-    \delta_i = \ln\frac{t_i + 2}{t_i + 1},
+    \delta_i = \ln\frac{t_i + 2}{t_i + 1}.
 
-and for a flow :math:`dP/dx = e^x h(P)`. With the values :math:`Y_i = P(x_i)` and the
-state θ at the beginning of the stride, the equations for a map and those for a flow
-both read :math:`Y = \theta + W h(Y)`. `stride_weights` returns the matrix W, and
-`collocate` solves the equations.
+For the flow :math:`d\theta/dt = h(\theta)` it satisfies :math:`dP/dx = e^x h(P)` at the
+nodes. With the values :math:`Y_i = P(x_i)` and the state θ at the beginning of the
+stride, the equations of the map and of the flow both read :math:`Y = \theta + W h(Y)`.
+`stride_weights` returns the matrix W, and `collocate` solves the equations.
 
-The letters in the shapes of arrays are: n independent blocks of parameters, each with
-its own stride; m numbers in a block; s nodes in a stride, also called stages. The
-blocks are the first axis of all arrays. See docs/theory.md, "Skipping ahead".
+The letters in the shapes of arrays are: n strides, each of an independent block of
+parameters; m numbers in a block, which include the memory of an update rule; s nodes in
+a stride, also called stages. See docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Precondition = Callable[[Array, Index], Array]
 
 # The error of the last iterate may be this many times the error that is extrapolated
 # from the residuals. In 1,774 strides the ratio of the true error to the extrapolated
-# one was at most 240, and above 20 in 1 % of the strides. The residual
-# bounds the error, too: the true error was never more than 1.6 times the residual.
+# one was at most 240, and above 20 in 1 % of the strides. The residual bounds the
+# error, too: the true error was never more than 1.6 times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
 # divergent, and the stride is given up. With a smaller number a stride would also be
@@ -100,7 +100,8 @@ def radau(stages: int) -> RadauScheme:
     values = legvander(nodes, stages - 1)
     integrals = legval(nodes, legint(np.eye(stages), lbnd=-1))
     weights = np.linalg.solve(values.T, integrals).T / 2.0
-    # `legvander` turns coefficients into values at the beginning, -1, and at the nodes.
+    # The matrix of `legvander` turns coefficients into values at the beginning, -1, and
+    # at the nodes. Its inverse turns values into coefficients.
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
     # Column j of the coefficients is the Legendre series of the polynomial that is 1 at
     # point j (the beginning or a node) and 0 at the other points. For each order, its
@@ -127,8 +128,11 @@ def _radau_nodes(stages: int) -> Array:
     Jacobi polynomial are the eigenvalues of the symmetric matrix of its recurrence; one
     step of Newton's method corrects their last digits. The last node is 1.
     """
-    # The recurrence of these Jacobi polynomials. `eigvalsh` uses only the lower
-    # triangle of the matrix.
+    # The Jacobi polynomials p_j of norm 1 satisfy
+    #   x p_j = b_(j+1) p_(j+1) + a_j p_j + b_j p_(j-1),
+    #   a_j = -1 / ((2 j + 1) (2 j + 3)),   b_j = sqrt(j (j + 1)) / (2 j + 1).
+    # The numbers a_j are the diagonal of the matrix, and b_1, b_2, … are next to it.
+    # `eigvalsh` uses only the lower triangle.
     j = np.arange(stages - 1.0)
     diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
     off_diagonal = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
@@ -152,9 +156,10 @@ def step_weights(
     .. math::
         P(x_i + \delta_i) - P(x_i) = \sum_{k=1}^{s} P^{(k)}(x_i)\, \delta_i^k / k!
 
-    are linear functions of the values at the nodes, and W is the inverse of the matrix
-    of these functions. The sum of derivatives is used because the difference of the two
-    values would lose digits: they are close to each other in a long stride.
+    are linear functions of the increases :math:`Y_j - \theta` from the beginning of the
+    stride to the nodes, and W is the inverse of the matrix of these functions. The sum
+    of derivatives is used because the difference of the two values would lose digits:
+    they are close to each other in a long stride.
 
     Parameters
     ----------
@@ -187,7 +192,9 @@ def step_weights(
     by_node = powers.reshape(-1, stages, stages).swapaxes(0, 1)
     differences = (by_node @ scheme.derivatives).swapaxes(0, 1)
     differences = differences.reshape(*places.shape, stages + 1)
-    # The first column belongs to the known value at the beginning of the stride.
+    # The first column belongs to the value θ at the beginning of the stride. It is
+    # minus the sum of the other columns, because the differences of a constant
+    # polynomial are zero. So the other columns turn Y - θ into the differences.
     matrices = differences[..., 1:]
     return inverse_or_nan(np.where(is_lost[..., None, None], np.nan, matrices))
 
@@ -273,8 +280,8 @@ def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Arra
     # The values of x at the nodes, (n, stages).
     places = begin[:, None] + scheme.nodes * length[:, None]
     if flow:
-        # The slope dP/dx is e^x times the move, because dt/dx = e^x. The weights of the
-        # scheme are those for a stride of length 1.
+        # The slope dP/dx is e^x times the move, because dt/dx = e^x. The scheme has the
+        # weights w of slopes in a stride of length 1, so W_ik = length w_ik exp(x_k).
         return np.asarray(
             length[:, None, None] * scheme.weights * np.exp(places)[:, None, :]
         )
@@ -462,7 +469,7 @@ def collocate(
             # in this iteration and as the measure of the error.
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(values), -1).max(axis=1)
-        progress = limits.judged(
+        progress = limits.judge(
             iteration, size, last_size, tolerance[active], noise[active]
         )
         # Strides that are done take the step, too, so that their solution is better
@@ -509,7 +516,7 @@ class _Limits(NamedTuple):
     max_iterations: int
     patient_iterations: int
 
-    def judged(
+    def judge(
         self,
         iteration: int,
         size: Array,
@@ -573,8 +580,8 @@ def _polynomials_through(
     of ``solver_error`` for polynomials that are not finite become infinite, in place.
     """
     stages = values.shape[1]
-    values_at_all = np.concatenate([start[:, None], values], axis=1)
-    coefficients = radau(stages).coefficients @ values_at_all
+    point_values = np.concatenate([start[:, None], values], axis=1)
+    coefficients = radau(stages).coefficients @ point_values
     is_finite = np.isfinite(coefficients).all(axis=(1, 2))
     solver_error[~is_finite] = np.inf
     return Solved(coefficients, solver_error, iterations)
@@ -622,14 +629,14 @@ class AndersonMixing:
         if self._last is not None:
             self._append_differences(sums, flat_change, self._last)
         self._last = _Iteration(sums, flat_change)
-        # The number of differences that are known.
-        depth = min(self._count, self._depth)
-        if depth == 0:
+        # The number of differences that are stored.
+        stored = min(self._count, self._depth)
+        if stored == 0:
             return sums.reshape(values.shape)
-        mu = self._coefficients(flat_change, depth)
-        # Sums of the differences with these coefficients: (n, 1, depth) times
-        # (n, depth, s m).
-        correction = (mu.transpose(0, 2, 1) @ self._sum_differences[:, :depth])[:, 0]
+        mu = self._coefficients(flat_change, stored)
+        # Sums of the differences with these coefficients: (n, 1, stored) times
+        # (n, stored, s m).
+        correction = (mu.transpose(0, 2, 1) @ self._sum_differences[:, :stored])[:, 0]
         return (sums - correction).reshape(values.shape)
 
     def _append_differences(self, sums: Array, change: Array, last: _Iteration) -> None:
@@ -639,35 +646,36 @@ class AndersonMixing:
         """
         # The position at which the new difference is written. Once all positions are
         # filled, it is the position of the oldest difference.
-        place = self._count % self._depth
+        position = self._count % self._depth
         self._count += 1
-        np.subtract(sums, last.sums, out=self._sum_differences[:, place])
-        new_difference = self._change_differences[:, place]
+        np.subtract(sums, last.sums, out=self._sum_differences[:, position])
+        new_difference = self._change_differences[:, position]
         np.subtract(change, last.change, out=new_difference)
-        depth = min(self._count, self._depth)
-        differences = self._change_differences[:, :depth]
-        # The products of the new difference with all, (n, depth). The matrix is
-        # symmetric, so they are one of its rows and one of its columns.
+        stored = min(self._count, self._depth)
+        differences = self._change_differences[:, :stored]
+        # The products of the new difference with all, (n, stored). The matrix of
+        # products is symmetric, so they are one of its rows and one of its columns.
         products = (differences @ new_difference[:, :, None])[:, :, 0]
-        self._products[:, place, :depth] = products
-        self._products[:, :depth, place] = products
+        self._products[:, position, :stored] = products
+        self._products[:, :stored, position] = products
 
-    def _coefficients(self, change: Array, depth: int) -> Array:
-        """The coefficients μ from the normal equations, (n, depth, 1).
+    def _coefficients(self, change: Array, stored: int) -> Array:
+        """The coefficients μ of the ``stored`` differences, (n, stored, 1).
 
-        With the differences of g as the rows of D these are D D^T μ = D g. They are
-        solved for differences of norm 1, whose matrix is better conditioned.
+        With these differences of g as the rows of D, the normal equations are
+        D D^T μ = D g. They are solved for differences of norm 1, whose matrix is better
+        conditioned. ``change``, (n, s m), is g.
         """
-        differences = self._change_differences[:, :depth]
-        products = self._products[:, :depth, :depth]
-        diagonal = np.arange(depth)
+        differences = self._change_differences[:, :stored]
+        products = self._products[:, :stored, :stored]
+        diagonal = np.arange(stored)
         norms = np.sqrt(products[:, diagonal, diagonal]) + TINY
         matrix = products / (norms[:, :, None] * norms[:, None])
         # Without the small addition, the matrix would be singular if one difference is
         # a multiple of another one.
         matrix[:, diagonal, diagonal] = 1.0 + REGULARISATION
         # A block that diverges must not keep NumPy from solving for the other blocks.
-        matrix[~np.isfinite(matrix).all(axis=(1, 2))] = np.eye(depth)
+        matrix[~np.isfinite(matrix).all(axis=(1, 2))] = np.eye(stored)
         right_side = differences @ change[:, :, None] / norms[:, :, None]
         mu_for_unit_norm = np.linalg.solve(matrix, right_side)
         return np.asarray(mu_for_unit_norm / norms[:, :, None])

@@ -1,10 +1,10 @@
 """Sampled values compared with exact ones, in standard errors.
 
-A `Check` is one comparison. It passes if its z-score, the difference in standard
-errors, is at most a limit. `limit_of` chooses the limit so that all checks together
-raise a false alarm in one of a thousand cases, and `detectable` returns the smallest
-error that a check finds nine times in ten. `compare` compares the loss and gradient of
-a risk with those of a trainer on sampled data.
+A `Check` is one comparison. It passes if the size of its z-score, the difference in
+standard errors, is at most a limit. `limit_of` chooses the limit so that all checks
+together raise a false alarm in at most one of a thousand cases, and `detectable`
+returns the smallest error that a check finds nine times in ten. `compare` compares the
+loss and gradient of a risk with their means over sampled batches.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ DETECTION_PROBABILITY = 0.9
 # A difference of this size, relative to the compared values, may be rounding. It is 45
 # rounding units of 2^-52, because both values are sums of many rounded terms.
 ROUNDING = 1e-14
+# A number, or an array of numbers.
 Number = TypeVar("Number", float, Array)
 
 
 class Check(NamedTuple):
     r"""One comparison of a population value with a sampled mean.
 
-    It passes if the difference in standard errors, \|z\|, is at most the limit.
+    The population value, usually exact, is the expected value of the mean. The check
+    passes if the size :math:`|z|` of the difference, in standard errors, is at most the
+    limit.
 
     Attributes
     ----------
@@ -45,7 +48,8 @@ class Check(NamedTuple):
     standard_error : float
         The standard error of the sampled mean.
     z, limit : float
-        The difference in standard errors, and its limit.
+        The sampled mean minus the population value, in standard errors, and the largest
+        size of this difference.
     """
 
     name: str
@@ -99,7 +103,7 @@ class Comparison(Displayable):
     checks : tuple of Check
         The comparisons, one for each row of the table.
     note : str
-        The quantities that were compared and those that were left out, in words.
+        Remarks on the comparisons, such as the quantities that were left out.
     """
 
     checks: tuple[Check, ...]
@@ -122,6 +126,7 @@ class Comparison(Displayable):
 
     def to_markdown(self) -> str:
         """Return the comparisons as a Markdown table, with the remarks below it."""
+        # The last column, which has the verdicts, has no title.
         lines = [
             f"| check | {self.reference_title} | sampled | std. error | z | limit | |",
             "|" + "---|" * 7,
@@ -161,24 +166,27 @@ class CrossCheck(Comparison):
 
 
 def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
-    r"""Limit of \|z\| that one check exceeds with probability ``share * false_alarm``.
+    r"""Limit that one check exceeds with the probability ``share * false_alarm``.
 
-    The probability holds if the compared values agree. Then z has Student's t
-    distribution with ``freedom`` degrees of freedom. With ``share`` = 1/n, n checks
-    together exceed their limits with a probability of at most ``false_alarm``. With a
-    smaller ``false_alarm`` fewer checks of correct values would fail, but errors would
-    have to be larger to be found.
+    The limit applies to :math:`|z|`, and the probability to values that agree. Then z
+    has Student's t distribution with ``freedom`` degrees of freedom. With ``share`` =
+    1/n, the probability that any of n checks exceeds its limit is at most
+    ``false_alarm``. With a smaller ``false_alarm`` fewer checks of correct values would
+    fail, but errors would have to be larger to be found.
     """
     from scipy.special import stdtrit
 
     # z may be beyond the limit on either side, so half of the probability is on each.
+    # `stdtrit` is the inverse of the distribution function. It gives the lower limit,
+    # which is negative.
     return -float(stdtrit(freedom, 0.5 * share * false_alarm))
 
 
 def detectable(check: Check, freedom: int) -> float:
     """Relative error of a population value at which its check fails nine times in ten.
 
-    The z-score of a wrong value follows a noncentral t distribution.
+    The z-score of a wrong value has a noncentral t distribution, with ``freedom``
+    degrees of freedom.
     """
     from scipy.special import nctdtrinc
 
@@ -221,7 +229,7 @@ def mean_check(
 def z_score(
     difference: Number, error: Number, scale: Number, rounding: float = ROUNDING
 ) -> Number:
-    """Difference between two values, in standard errors.
+    """Difference between two values, in units of its standard error, ``error``.
 
     If the samples do not scatter, the standard error is zero. Therefore the rounding
     error of the values, ``rounding * abs(scale)``, is added to the standard error;
@@ -239,8 +247,9 @@ def compare(
     """Compare a risk with a trainer on sampled data.
 
     ``points`` maps names to parameters. At each point three numbers are compared: the
-    loss, the gradient's component along the exact gradient, and its component along a
-    random direction. The trainer's values are means over ``batches`` batches.
+    loss, the scalar product of the gradient with the exact gradient, and its scalar
+    product with a random direction. The trainer's values are means over ``batches``
+    batches.
 
     If the risk is a reduction to fewer parameters than the trainer has, the two have
     only their initial parameters in common. In this case the loss and the squared norm
@@ -263,6 +272,7 @@ def compare(
             "a random direction": random_direction,
         }
         for direction_name, direction in directions.items():
+            # The first axis is the batch. The sum over the others is a scalar product.
             products = samples.gradients * direction
             check = mean_check(
                 f"gradient along {direction_name} at {name}",
@@ -310,6 +320,7 @@ def _samples(trainer: Risk, params: Array, batches: int) -> _Samples:
     """Evaluate a trainer on the batches of its first steps, at the same parameters."""
     losses = []
     gradients = []
+    # `counted` shows the user how many batches are done.
     for step in counted(range(batches), "batches"):
         loss, gradient = trainer.evaluate(params, step)
         losses.append(loss)

@@ -20,7 +20,7 @@ from icl_theory.engine.risk import Risk, Solution
 ROUNDING = 2.0**-50
 # A decrease between two losses is visible if it is at least this many times the
 # rounding error of the target. The two losses, which are near the target, have about
-# this rounding error each, so they change the decrease by at most 2/16 of itself.
+# this rounding error each, so rounding changes the decrease by at most 2/16 of itself.
 VISIBLE_DECREASE = 16.0
 # Step numbers.
 Steps = NDArray[np.int64]
@@ -91,6 +91,8 @@ def first_steps(
     # The quotient is at most 2^53, even for a decrease of zero: an error so large says
     # that nothing is known about the step.
     error = loss_error / np.maximum(decrease, loss_error * 2.0**-53)
+    # The distance of the nearer of the two losses from the target. If it is within the
+    # error of the loss, a neighbouring step may be the right one.
     distance = np.minimum(
         np.abs(loss_one_before - epsilon), np.abs(loss_at_hit - epsilon)
     )

@@ -64,7 +64,7 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
         A file of at most 64 MB.
     column : str, optional
         Title of the column with the losses; in a file without a header its number,
-        counted from 1.
+        counted from 1. By default the title, or the position, shows which column it is.
 
     Returns
     -------
@@ -74,8 +74,9 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
     Raises
     ------
     ValueError
-        The file is not a regular file, is too large or is not text; or no column has
-        the title of a loss, or several columns have one.
+        The file is not a regular file, is too large or is not text; its titles or its
+        number of columns do not show which columns have the steps and the losses; or a
+        cell of these columns is not a number.
     """
     target = checked_path(path, "losses")
     status = os.stat(target)
@@ -105,13 +106,16 @@ def _rows(file: TextIO) -> Iterator[list[str]]:
     first = file.readline()
     file.seek(0)
     if "," in first:
-        yield from (row for row in csv.reader(file) if row)
+        for row in csv.reader(file):
+            if row:
+                yield row
         return
     # numpy.savetxt puts spaces between columns by default, and users may choose tabs.
     for line in file:
-        cells = line.split("\t") if "\t" in first else line.split()
-        if cells:
-            yield cells
+        # A line without a word is empty, even if it has tabs.
+        words = line.split()
+        if words:
+            yield line.split("\t") if "\t" in first else words
 
 
 def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns:
@@ -154,8 +158,8 @@ def _numbers(
 ) -> Columns:
     """Return the numbers of the columns at given positions.
 
-    In the file the rows are numbered from ``first_number`` on. Messages name a row by
-    its number.
+    The first of the ``rows`` has the number ``first_number`` in the file. A message
+    about a row names its number.
     """
     position_by_name = {
         name: position
@@ -212,8 +216,8 @@ def _position(path: str, titles: list[str], name: str) -> int | None:
         if last_part in TITLES[name]:
             positions.append(index)
     if len(positions) > 1:
-        several = ", ".join(titles[index] for index in positions)
-        allowed = f"a CSV file with one column for the {name}, not {several}"
+        listed = ", ".join(titles[index] for index in positions)
+        allowed = f"a CSV file with one column for the {name}, not {listed}"
         if name == "loss":
             allowed += "; column chooses one"
         raise argument_error("losses", path, allowed)
@@ -259,9 +263,10 @@ def _numbered_positions(path: str, count: int, column: str | None) -> _Positions
 def _check_steps(path: str, steps: list[float]) -> None:
     """Refuse a file without a header if its first column cannot be the steps.
 
-    Without a header the first column is only assumed to have them.
+    Without a header, the first of several columns is only assumed to be the steps.
     """
     are_finite = np.isfinite(steps).all()
+    # int() would refuse a number that is not finite.
     are_whole = all(step == int(step) for step in steps if np.isfinite(step))
     are_increasing = (np.diff(steps) > 0.0).all()
     if are_finite and are_whole and are_increasing:

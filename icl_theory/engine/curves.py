@@ -4,9 +4,8 @@
 tests each window. Standard errors are given with the curve, or come from runs of SGD
 with the batch size of the training that made the curve. If the noise of these batches
 moves the mean of the runs away from the exact curve, the given curve is compared with
-this mean instead.
-The outcome, a `CurveComparison`, says at which step the curves part, and which other
-trainings explain the curve (`engine.explanations`).
+this mean instead. The outcome, a `CurveComparison`, says at which step the curves part,
+and which other trainings explain the curve (`engine.explanations`).
 """
 
 from __future__ import annotations
@@ -41,9 +40,10 @@ from icl_theory.engine.windows import (
     compared_points,
 )
 
-# The factors of time that a comparison tries. They are evenly spaced in the logarithm,
-# so that the factor in the middle, with the index UNCHANGED, is 1 and neighbouring
-# factors differ by 1.4 %.
+# The factors c of time that a comparison tries: the given loss at step t is compared
+# with the exact loss at step c t. The factors are evenly spaced in the logarithm, so
+# that the factor in the middle, with the index UNCHANGED, is 1 and neighbouring factors
+# differ by 1.4 %.
 FACTORS = np.geomspace(1 / 16, 16, 401)
 UNCHANGED = len(FACTORS) // 2
 # Losses are smooth if the sum of the squares of their successive differences is below
@@ -78,8 +78,8 @@ class CurveComparison(Comparison, Plottable):
         Means of both curves over each window, and the standard error of the mean of the
         given curve.
     note : str
-        Where the standard errors come from, and how much a learning rate must differ
-        from the run's for the comparison to notice it.
+        Where the standard errors come from. If the curves agree, the note also says how
+        much a learning rate must differ from the run's for the comparison to notice it.
     windows : tuple of (int, int)
         First and last step of each window.
     t, population, losses, errors : ndarray, (T,)
@@ -91,7 +91,7 @@ class CurveComparison(Comparison, Plottable):
     pace : float or None
         If the curves part, a factor c from 1/16 to 16 with which loss(t) agrees with
         exact(c t), as in a training with c times the learning rate. None if there is
-        no such factor.
+        no such factor, or if the curves agree.
     explanations : tuple of Explanation
         If the curves part, the trainings with which the curve agrees, best first. Each
         has a ``name``, a ``sentence``, ``parameters``, a ``misfit`` and ``losses``.
@@ -230,10 +230,14 @@ class _Curves(NamedTuple):
     rounding: float
     shift: Array | float = 0.0
 
-    def checked(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
-        """Compare the given curve with the reference in each window."""
+    def checks(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
+        """Compare the given curve with the reference in each window.
+
+        ``scatter`` has the standard errors of the given losses.
+        """
         windows = self.windows
-        # By chance, some window exceeds this limit in one of a thousand comparisons.
+        # By chance, some window exceeds this limit in at most one of a thousand
+        # comparisons.
         limit = limit_of(share=1.0 / len(windows.starts), freedom=scatter.freedom)
         expected = windows.means(self.exact + self.shift)
         means = windows.means(self.losses)
@@ -268,11 +272,11 @@ def compare_with_run(
     runs: int,
     seed: int,
 ) -> CurveComparison:
-    """Compare a curve with a run, see `Trajectory.compare`.
+    """Compare a curve with a run, as `Trajectory.compare` describes.
 
     ``batch`` may be None only if the curve has standard errors.
     """
-    factor = 1.0 if scale is None else number("scale", scale, maximum=LARGEST)
+    loss_factor = 1.0 if scale is None else number("scale", scale, maximum=LARGEST)
     compared_indices = compared_points(curve.t)
     windows = Windows.of(curve.t[compared_indices])
     t = windows.t
@@ -286,13 +290,14 @@ def compare_with_run(
     curves = _Curves(
         windows=windows,
         exact=exact,
-        losses=factor * curve.losses[compared_indices],
+        losses=loss_factor * curve.losses[compared_indices],
         rounding=rounding_of(curve.losses),
     )
     if curve.errors is not None:
-        given_errors = GivenErrors(factor * np.asarray(curve.errors)[compared_indices])
+        single_errors = np.asarray(curve.errors)[compared_indices]
+        given_errors = GivenErrors(loss_factor * single_errors)
         note = "standard errors as given, taken as independent"
-        checks = curves.checked(given_errors)
+        checks = curves.checks(given_errors)
         if batch is None or all(check.passed for check in checks):
             return _compared(run, curves, given_errors, note)
         # The given errors say how far a batch loss scatters, but not how far the
@@ -306,10 +311,11 @@ def compare_with_run(
 def _compared_by_sgd(
     run: Run, curves: _Curves, losses_of_sgd: Array, note: str
 ) -> CurveComparison:
-    """Compare the given curve, with standard errors from R runs of SGD, (R, T).
+    """Compare the given curve, with standard errors from R runs of SGD.
 
-    If the mean of these runs leaves the exact curve, the mean is the reference. A
-    ``note`` says where the standard errors come from.
+    ``losses_of_sgd``, (R, T), are the losses of these runs. If their mean leaves the
+    exact curve, the mean is the reference. ``note`` says where the standard errors come
+    from.
     """
     largest_shift = _largest_shift(curves, losses_of_sgd)
     if largest_shift is None:
@@ -335,7 +341,8 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     errors = means.std(axis=0, ddof=1) / math.sqrt(R)
     z = z_score(means.mean(axis=0) - expected, errors, expected, curves.rounding)
     farthest = int(np.argmax(np.abs(z)))
-    # By chance, some window exceeds this limit in one of a thousand comparisons.
+    # By chance, some window exceeds this limit in at most one of a thousand
+    # comparisons.
     if abs(z[farthest]) <= limit_of(share=1.0 / len(z), freedom=R - 1.0):
         return None
     excess = means[:, farthest].mean() / expected[farthest] - 1.0
@@ -345,13 +352,14 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
 def _compared(
     run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
 ) -> CurveComparison:
-    """Compare the given curve with its reference, with one source of standard errors.
+    """Compare the given curve with its reference.
 
     If they differ in a window, trainings that may explain the curve are followed.
-    ``note`` says where the standard errors come from.
+    ``scatter`` has the standard errors of the given losses, and ``note`` says where
+    they come from.
     """
     windows = curves.windows
-    checks = curves.checked(scatter)
+    checks = curves.checks(scatter)
     # All windows have the same limit.
     limit = checks[0].limit
     means = windows.means(curves.losses)
@@ -438,7 +446,7 @@ def _percent(share: float) -> str:
 
 
 class _Paces(NamedTuple):
-    """The exact curve at C other paces: with a factor c, its loss at step c t.
+    """The exact curve at C paces: at pace c, step t has the exact loss of step c t.
 
     Attributes
     ----------
@@ -448,7 +456,7 @@ class _Paces(NamedTuple):
         The exact losses at the steps c t, averaged over the windows of t.
     errors : ndarray, (C, W)
         Standard errors of the difference from a curve at this pace; infinite in windows
-        that lie beyond the end of the run.
+        whose last step c t is beyond the end of the run.
     limit, freedom, rounding : float
         The limit of a z-score, the degrees of freedom of the standard errors, and the
         relative rounding error of the losses.
@@ -469,11 +477,12 @@ class _Paces(NamedTuple):
         """
         is_within_run = np.isfinite(self.errors)
         difference = means - self.expected
-        # A window beyond the run has an infinite error, and so the z-score 0. The bound
+        # A window beyond the run has an infinite error, so its z-score is 0. The bound
         # LARGEST_Z keeps the squares of z-scores finite.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
         z = np.minimum(z, LARGEST_Z)
-        # The mean square of z over the windows within the run, (C,).
+        # The mean square of z over the windows within the run, (C,). The bound 1 avoids
+        # 0/0 if there is no such window.
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
         best = int(np.argmin(np.where(is_covered, misfit, math.inf)))
@@ -534,6 +543,7 @@ def _paces(
     steps, first_index = np.unique(np.append(run.t, windows.t), return_index=True)
     losses = np.append(run.loss, curves.exact)[first_index]
     expected = windows.means(np.interp(np.log1p(run_steps), np.log1p(steps), losses))
+    # The shape is (W,) instead of (C, W) if the errors are the same at all paces.
     errors = scatter.at_pace(windows, run_steps)
     is_beyond = np.outer(FACTORS, windows.last_steps()) > steps[-1]
     errors = np.where(is_beyond, math.inf, errors)

@@ -67,10 +67,11 @@ FLOW_TOLERANCE = 1e-10
 # The largest number of gradients that a flow may take. It limits the time of a run that
 # needs very short strides. Such a run ends with the reason `Stop.WORK`.
 FLOW_BUDGET = 50_000
-# A note is made if the estimated error exceeds the tolerance by this factor. A smaller
+# A note is made if the estimated error exceeds this many times the tolerance. A smaller
 # excess is not worth a note, because the error is an estimate.
 STATED_EXCESS = 1.01
 
+# Takes a step number and the loss at this step.
 Callback = Callable[[int, float], None]
 
 
@@ -123,15 +124,16 @@ def descend(
         "exact" takes every step. "closed" evaluates a closed form, if the risk has one.
         "fast" skips most steps and evaluates at most 200 000 gradients. "auto" uses
         the closed form if there is one; otherwise it takes 4096 steps one by one and
-        then goes on like "fast", or takes every step if the risk draws data or the
-        rule's steps cannot be skipped. "flow" does not follow the iteration but its
-        limit of small steps, :math:`\theta' = -\eta M^{-1}\nabla\mathcal L`. The
-        tolerance of a flow is 1e-10, relative to :math:`d\theta/d\ln(1 + t)` if this
-        derivative is small.
+        then goes on like "fast", or takes every step if the risk draws data, if its
+        loss changes from step to step, or if the rule's steps cannot be skipped. "flow"
+        does not follow the iteration but its limit of small steps,
+        :math:`\theta' = -\eta M^{-1}\nabla\mathcal L`. The tolerance of a flow is
+        1e-10, relative to :math:`d\theta/d\ln(1 + t)` if this derivative is small.
     tolerance : float
-        Absolute tolerance on the scores if steps are skipped. ``states_error`` of the
-        run is an estimated upper bound of the error of the scores. If it exceeds the
-        tolerance by more than 1 %, ``notes["accuracy"]`` says so.
+        Absolute tolerance on the scores if steps are skipped. The scores are the
+        parameters, or functions of them such as attention scores. ``states_error`` of
+        the run is an estimated upper bound of their error. If it exceeds the tolerance
+        by more than 1 %, ``notes["accuracy"]`` says so.
     give_up : bool, optional
         Whether to stop if ``epsilon`` seems out of reach: if the loss is within 0.1 %
         of a floor that is not below ``epsilon``, or if the loss settles while steps are
@@ -200,8 +202,8 @@ def descend(
                 goal = _goal(risk, epsilon, above, last, give_up)
                 hit: int | None = None
                 # The run ends at the loss `aim.loss`: the target, or a loss near the
-                # floor if the target is not above the floor. It is 0 if neither can end
-                # the run, and then there is no step count that could be wrong.
+                # floor if the target is not above the floor. This loss is 0 if neither
+                # can end the run. Then there is no computed step count, and no error.
                 error: float | None = 0.0
                 if goal.aim.loss > 0.0:
                     hit, error = solution.first_below(goal.aim.loss, goal.last)
@@ -558,6 +560,7 @@ def _first_stop(
             return stop
         display.update(point.step, loss=point.loss)
         if callback is not None:
+            # `stop_rules` has saved the point if its step was scheduled.
             is_saved = point.step == stop_rules.recorder.saved[-1].step
             if is_saved or point.step % CALLBACK_STEPS == 0:
                 callback(point.step, point.loss)

@@ -12,17 +12,17 @@ from window to window. So the covariance of r is
 
 A curve agrees with a training if it passes two tests. No window may differ by more
 standard errors than the ``limit`` of the `Evidence`. And :math:`\chi^2 = r^\top C^{-1}
-r` may not be larger than the value that a curve of this training exceeds once in a
-thousand times. Twice this value is allowed if the standard errors come with the curve
+r` may not be larger than the value that a curve of this training exceeds in one of a
+thousand cases. Twice this value is allowed if the standard errors come with the curve
 and the training is not random: such errors leave out how far SGD strays from the exact
 run.
 
 Explanations are ordered by the score
 
-.. math:: \chi^2 + \ln\det C + 2\,k ,
+.. math:: \chi^2 + \ln\det C - \ln\det\mathrm{diag}\,\sigma^2 + 2\,k + p ,
 
-in which k is the number of fitted parameters, plus the ``prior`` of the `Candidate`.
-The best explanation has the lowest score.
+in which k is the number of fitted parameters and p the ``prior`` of the `Candidate`.
+The third term is the same for all trainings. The best explanation has the lowest score.
 
 The noise of small batches may move the mean loss of SGD away from the exact loss. This
 shift is estimated for the run, and added to the losses of all trainings.
@@ -69,6 +69,7 @@ class Candidate(NamedTuple):
         The number of parameters that are fitted to the curve.
     modes : ndarray, (D, W), or None
         The matrix F of a random training: scaled deviations of D draws from their mean.
+        None if the training is not random.
     factor : float
         The losses of the curve divided by the losses of the training.
     prior : float

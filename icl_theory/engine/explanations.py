@@ -1,9 +1,9 @@
 """Explanations of a loss curve that leaves the exact one.
 
 Each explanation is a training that differs from the run in one respect: another rate,
-another prompt length, another optimiser and so on. `explain` follows these trainings
-exactly and returns those with which the curve agrees, best first. It leaves out
-explanations whose score exceeds the best score by more than 20.
+another prompt length, another optimiser and so on. `explain` computes the losses of
+these trainings, and returns the trainings with which the curve agrees, best first. It
+leaves out explanations whose score exceeds the best score by more than 20.
 
 `Trainings.losses` follows a training (`engine.trainings`). It returns the losses at the
 T steps of the curve, (T,), or None if the training fails. `Trainings.check_work` raises
@@ -11,7 +11,7 @@ a TooLongError if a number of trainings would take too long.
 
 `Evidence` judges a training (`engine.evidence`), by means over W windows of the steps.
 Its score says how badly the curve agrees with the losses of the training; lower is
-better. The scatter of a training that is random enters by its modes, (D, W): the scaled
+better. The scatter of a random training enters through its modes, (D, W): the scaled
 deviations of D draws from their mean. A `Candidate` is a training that has not been
 judged yet.
 """
@@ -281,8 +281,9 @@ def _best_interpolated(
 
     Return the logarithm of this number, and the score of the interpolated losses at
     this number. ``log_grid`` has the logarithms of the numbers at which losses are
-    computed. If the training succeeds at fewer than two of them, nothing can be
-    interpolated, and the score is infinite.
+    computed; ``losses_at`` and ``modes_at`` are as in ``_best``. If the training
+    succeeds at fewer than two of these numbers, nothing can be interpolated, and the
+    score is infinite.
     """
     from scipy.interpolate import PchipInterpolator
 
@@ -308,7 +309,10 @@ def _best_interpolated(
 
 
 def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
-    """Return the logarithm with the lowest score, near the best of given logarithms."""
+    """Return the logarithm with the lowest score, near the best of ``logs``.
+
+    ``score`` takes a logarithm. The lowest score is returned, too.
+    """
     from scipy.optimize import minimize_scalar
 
     scores = [score(log) for log in logs]
@@ -407,6 +411,7 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         if unscaled.score_of_losses(trainings.exact) < score_of_fit + REASON:
             factor = common_factor
             reason = f", {words}"
+    # The argument `scale` of `Trajectory.compare` multiplies the losses of the curve.
     yield Candidate(
         name="factor",
         sentence=f"its losses are {factor:.3g} times the exact ones{reason}",
@@ -510,9 +515,9 @@ def _of_length(
 def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield trainings by another rule at the same learning rate.
 
-    If the run is by the heavy ball, the other rule is plain descent. If it is by plain
-    descent, the other rules are momentum and Adam. For a run by any other rule there is
-    no such training.
+    If the run was trained by the heavy-ball rule, the other rule is plain descent. If
+    it was trained by plain descent, the other rules are momentum and Adam. For a run by
+    any other rule there is no such training.
     """
     rule_of_run = trainings.rule
     if isinstance(rule_of_run, HeavyBall):
@@ -557,7 +562,7 @@ def _by_rule(
 ) -> Iterator[Candidate]:
     """Yield the training by a rule, on the risk of the run unless a risk is given.
 
-    ``name``, ``sentence`` and ``parameters`` are those of the `Candidate`.
+    ``name``, ``sentence`` and ``parameters`` become fields of the `Candidate`.
     """
     losses = trainings.losses(risk, rule=rule)
     if losses is not None:
@@ -721,10 +726,10 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
 def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield a training on a fixed set of prompts.
 
-    To leading order in 1/M, the mean loss of a training on M prompts is below the exact
-    loss by a gap that is proportional to 1/M, and scatters from set to set by an amount
-    that is proportional to 1/√M. Trainings on sets of SET_SIZE prompts show the gap and
-    the scatter.
+    To leading order in 1/M, the loss of a training on M prompts is on average below the
+    exact loss by a gap that is proportional to 1/M, and scatters from set to set by an
+    amount that is proportional to 1/√M. Trainings on sets of SET_SIZE prompts show the
+    gap and the scatter.
     """
     sets = _sets(trainings)
     # The batch size, which tells which sizes of the set are likely. It is estimated, so
@@ -847,8 +852,8 @@ def _losses_on_sets(trainings: Trainings, sets: list[FixedSet]) -> list[Array] |
 def _sets(trainings: Trainings) -> list[FixedSet]:
     """Return DRAWS risks on fixed sets of SET_SIZE prompts.
 
-    The list is empty if the risk of the run cannot be sampled, or if the run itself is
-    training on a fixed set.
+    The list is empty if the risk of the run is unknown or cannot be sampled, or if the
+    run itself is training on a fixed set.
     """
     run = trainings.run
     # ``trainings.risk`` is the risk of the run. For a run from a file, which has none,
