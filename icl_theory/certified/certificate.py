@@ -259,7 +259,7 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     >>> import icl_theory as icl
     >>> print(icl.certify(icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9)).named("steps"))
     steps: proved, 1,187,646,524 (the run says 1,187,646,524)
-        rests on the map u ← u + c a s² for L, Δ, η and ε as they are, and a bounded sum
+        rests on the map u ← u + c a s² with exact L, Δ, η and ε, and a bounded sum
     """
     check_installed()
     instance("run", run, Trajectory, "a Trajectory")

@@ -153,7 +153,8 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
         yield ClosedForm(
             "steps",
             partial(mode_steps, risk, run.eta, run.epsilon, above),
-            basis="the modes of Γ for the second moments, η and the target as they are",
+            basis="the modes of Γ for the second moments, η and the target taken as"
+            " exact",
             double=run.steps,
             stated=run.error or 0.0,
         )
@@ -259,7 +260,7 @@ def _crossovers(
 
     Both crossovers are compared with the formulas in float64.
     """
-    basis = "a change of sign in the equation of the flow time, the first one"
+    basis = "the first change of sign in the equation of the flow time"
     # With γ = L²Δ²/2 the scaled deficit is s √(2γ) = s L Δ, so that L follows from s.
     yield ClosedForm(
         "L*",

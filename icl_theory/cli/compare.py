@@ -26,7 +26,10 @@ def compare(
         typer.Option("--batch", help="Prompts in a batch of the curve's training."),
     ] = None,
     runs: Annotated[
-        int, typer.Option("--runs", help="Runs of SGD that say how far losses scatter.")
+        int,
+        typer.Option(
+            "--runs", help="Number of SGD runs that measure the scatter of the losses."
+        ),
     ] = 16,
     scale: Annotated[
         float | None, typer.Option("--scale", help="Factor on the losses of the curve.")
@@ -35,7 +38,8 @@ def compare(
         str | None,
         typer.Option(
             "--column",
-            help="Title of the column with the losses, or its number without a header.",
+            help="Title of the column with the losses, or its number if the file has no"
+            " header.",
         ),
     ] = None,
     plot: PlotFile = None,

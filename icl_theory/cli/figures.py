@@ -32,7 +32,9 @@ def figures(
     ] = False,
     animate: Annotated[
         bool,
-        typer.Option("--animate", help="Write a film of attention maps in training."),
+        typer.Option(
+            "--animate", help="Write a film of the attention maps during training."
+        ),
     ] = False,
     only_list: Annotated[
         bool, typer.Option("--list", help="Print the names and titles of figures.")

@@ -420,6 +420,7 @@ Config = Annotated[
         "--config",
         is_eager=True,
         callback=_configured,
-        help="TOML file of these options; flags win.",
+        help="TOML file with values of these options; the command line takes"
+        " precedence.",
     ),
 ]

@@ -219,7 +219,7 @@ def _position(path: str, titles: list[str], name: str) -> int | None:
         listed = ", ".join(titles[index] for index in positions)
         allowed = f"a CSV file with one column for the {name}, not {listed}"
         if name == "loss":
-            allowed += "; column chooses one"
+            allowed += "; choose one with the argument column"
         raise argument_error("losses", path, allowed)
     return positions[0] if positions else None
 
@@ -255,7 +255,7 @@ def _numbered_positions(path: str, count: int, column: str | None) -> _Positions
             "losses",
             path,
             f"a file with a header, or with step, loss and error: it has {count} "
-            "columns; column chooses one",
+            "columns; choose one with the argument column",
         )
     return _Positions(step=0, loss=1, error=2 if count == 3 else None)
 

@@ -202,7 +202,7 @@ class CurveComparison(Comparison, Plottable):
             excess = end.sampled / end.population - 1.0
             side = "above" if excess > 0.0 else "below"
             observations.append(f"the end is {_percent(abs(excess))} {side}")
-        words = "no single change that was tried explains it"
+        words = "none of the changes that were tried explains the curve"
         if observations:
             words += f": {', and '.join(observations)}"
         return words
@@ -526,8 +526,8 @@ class _Paces(NamedTuple):
         if faster.size:
             words.append(f"{_percent(faster[0] - 1.0)} higher")
         if not words:
-            return "it cannot tell learning rates apart"
-        return f"it would notice a learning rate {' or '.join(words)}"
+            return "the comparison cannot tell learning rates apart"
+        return f"the comparison would notice a learning rate {' or '.join(words)}"
 
 
 def _paces(

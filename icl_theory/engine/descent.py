@@ -460,7 +460,7 @@ def _followed_run(
         raise argument_error(
             "risk",
             descent.risk,
-            "finite in loss and gradient at its initial parameters",
+            "a risk whose loss and gradient are finite at its initial parameters",
         )
     # The last point is saved, too, unless it is not finite.
     stop_rules.recorder.save(iterates.last_point)

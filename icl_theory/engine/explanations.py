@@ -129,8 +129,8 @@ START_DEVIATIONS = np.geomspace(0.1, 3.2, 6)
 SET_FACTORS = np.geomspace(0.8, 32.0, 12)
 # Factors of the loss with a known reason.
 REASONS = {
-    2.0: "as without the factor 1/2; scale = 0.5 undoes it",
-    0.5: "as with a second factor 1/2; scale = 2 undoes it",
+    2.0: "as if the loss lacked its factor 1/2; scale = 0.5 corrects this",
+    0.5: "as if the loss had a second factor 1/2; scale = 2 corrects this",
 }
 # The usual momentum.
 MOMENTUM = 0.9

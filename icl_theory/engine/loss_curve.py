@@ -148,9 +148,7 @@ def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
         raise argument_error("column", column, "left out unless losses is a file")
     if is_file:
         if steps is not None:
-            raise argument_error(
-                "steps", steps, "left out: they are a column of the file"
-            )
+            raise argument_error("steps", steps, "left out: the file gives the steps")
         return read_curve(losses, column)
     # A class is callable, too, but not meant as a function of a state. `_loss_values`
     # refuses it.

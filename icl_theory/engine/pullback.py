@@ -422,7 +422,9 @@ class Pullback(AroundRisk):
             outcome = str(error)
         if outcome != shape:
             raise argument_error(
-                "map", outcome, f"one to parameters of the inner risk, of shape {shape}"
+                "map",
+                outcome,
+                f"a map whose results have the inner parameters' shape {shape}",
             )
 
     @property
@@ -765,7 +767,8 @@ def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Emb
         raise argument_error(
             "risk",
             shape,
-            "one whose parameters are a square matrix, unless queries are given",
+            "a risk whose parameters are a matrix of scores, which is square unless"
+            " queries are given",
         )
     feature_count, query_count = shape
     _check_row_count("vectors", embedding.vectors, feature_count)

@@ -458,7 +458,9 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
         losses = trainer.losses_on(trainer.initial, prompts)
     except (ValueError, IndexError) as error:
         raise argument_error(
-            "prompts", prompts, f"prompts of this trainer, which fails: {error}"
+            "prompts",
+            prompts,
+            f"prompts that this trainer can evaluate; losses_on raises: {error}",
         ) from error
     if np.shape(losses) != (count,):
         raise argument_error(

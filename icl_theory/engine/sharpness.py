@@ -98,7 +98,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     instance("run", run, Trajectory, "a run")
     points = integer("points", points, minimum=2)
     if run.risk is None:
-        raise argument_error("run", "loaded from a file", "a run with its risk")
+        raise argument_error("run", "loaded from a file", "a run whose risk is known")
     if run.risk.stochastic:
         raise argument_error(
             "run", "of a risk that draws its data", "a run of a risk with a Hessian"

@@ -531,7 +531,7 @@ class Trajectory(Plottable):
 
         if self.risk is not None and self.risk.stochastic:
             raise argument_error(
-                "run", repr(self), "of exact losses, not of sampled ones"
+                "run", repr(self), "a run on exact losses, not on sampled ones"
             )
         if column is not None:
             column = text("column", column)
@@ -726,7 +726,7 @@ def named(observed: Mapping[str, Any]) -> dict[str, Array]:
             raise argument_error(
                 "observation",
                 name,
-                "called something else: runs have an entry of this name",
+                "another name: runs use this one for an entry of their own",
             )
     return {name: np.asarray(values) for name, values in observed.items()}
 
@@ -737,7 +737,7 @@ def _attention(observed: dict[str, Array]) -> Array:
         raise argument_error(
             "attention",
             sorted(observed),
-            "recorded by the risk's observe() to be read here",
+            "among the observations: the observe() of this risk does not record it",
         )
     return observed["attention"]
 

@@ -90,7 +90,7 @@ def set_columns(unit: str) -> tuple[Column, ...]:
             "test_gap",
             "f8",
             unit,
-            "population loss above the loss of the fixed set, at the end",
+            "population loss minus loss of the fixed set, at the end",
             symbol="test_gap",
             role="set",
         ),

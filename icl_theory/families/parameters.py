@@ -571,7 +571,7 @@ class _WithArrays(ParameterKind):
             # below if ``ndim`` is empty.
             if value.ndim == 0:
                 raise argument_error(
-                    name, argument, "a file of an array, not of a number"
+                    name, argument, "a file with an array, not with a single number"
                 )
         elif isinstance(value, str) or _validate.dimensions(value) == 0:
             # A word or a number is a value of the other kind.

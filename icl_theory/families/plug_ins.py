@@ -39,11 +39,12 @@ JOINED = ("claims", "theory_columns")
 
 @dataclass(frozen=True)
 class PlugIn:
-    """The families and slots that a folder of `icl_theory.papers` or a package adds.
+    """The families and slots that a package adds to the core.
 
-    The parameters are the keys of the file ``plug_in.toml`` in the folder of a package.
-    A package outside `icl_theory.papers` is found by an entry point of the group
-    ``icl_theory.papers`` whose value is the name of the package.
+    The package is a folder of ``icl_theory.papers``, or another package with an entry
+    point of the group ``icl_theory.papers``, whose value is the name of this package.
+    The parameters are the keys of the file ``plug_in.toml`` in the folder of the
+    package.
 
     Families and values of slots are given by their places in the format of an entry
     point, ``"package.module:NAME"``, so that reading a plug-in loads none of them.

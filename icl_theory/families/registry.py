@@ -1,7 +1,7 @@
 """Families by name: from the core, from the papers and from other packages.
 
 `list_families` lists them, and `find` returns one of them. A family that cannot be used
-is left out, and `broken` returns a message for each that says why.
+is left out, and `broken` returns a message that says why.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def list_families() -> dict[str, type[Family]]:
     """Return all families by name, from the core, from papers and from other packages.
 
     A package adds a family by an entry point of the group ``icl_theory.families`` whose
-    value is the class, or by a `PlugIn`. A class that cannot be imported or used is
-    left out with a warning of one line.
+    value is the class of the family, or by a `PlugIn`. A family that cannot be imported
+    or used is left out with a warning of one line.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def find(name: str) -> type[Family]:
     commands_by_family, _ = filled_slots("commands")
     for commands in commands_by_family.values():
         # A slot that is no mapping of families is left out: `left_out` catches the
-        # error, and adds a message to a list. The list is thrown away, because the
+        # error, and appends a message to a list. This list is thrown away, because the
         # command line shows the message when it makes the commands of the family.
         with left_out("the slot commands", []):
             related |= {family.name: family for family in commands.values()}
@@ -122,12 +122,12 @@ class FilledSlots(NamedTuple):
 def filled_slots(slot: str) -> FilledSlots:
     """Return the value of a slot for each family that fills it.
 
-    `left_out` catches the errors of slots that cannot be loaded, and adds a message for
-    each.
+    A slot that cannot be loaded is left out with a message.
     """
     values: dict[str, Any] = {}
     messages: list[str] = []
     for name, family in families_known().items():
+        # `left_out` catches an error of its block, and appends a message.
         with left_out(f"the slot {slot} of the family {name}", messages):
             value = getattr(family, slot)
             if value is not None:
@@ -140,8 +140,9 @@ def sound(cls: object) -> type[Family]:
 
     A family needs a name, a title, its own `Family.risk`, and declared fields.
     """
-    # Imported here so that code which loads no family, such as the audit of a row of
-    # the default family, need not load the module of `Family`.
+    # Imported here so that code which loads no family need not load the module of
+    # `Family`. For example, the audit of one row on the default family loads only the
+    # claims.
     from icl_theory.families.family import Family
 
     if not (isinstance(cls, type) and issubclass(cls, Family)):
@@ -175,7 +176,7 @@ def _of_the_core(name: str) -> type[Family]:
 
 
 class _Listed(NamedTuple):
-    """Families by name, and messages about families that cannot be used."""
+    """The families that can be used, and messages about those that cannot."""
 
     families: dict[str, type[Family]]  # by the name of the family
     messages: tuple[str, ...]  # one for each family that cannot be used
@@ -184,23 +185,24 @@ class _Listed(NamedTuple):
 @cache
 def _built_in() -> _Listed:
     """List the families of the core and of plug-ins."""
-    order_and_family: list[tuple[float, type[Family]]] = []
+    orders_and_families: list[tuple[float, type[Family]]] = []
     messages: list[str] = []
     taken_names = set(CORE)
     # The first family of the core has the order 0, the second one 1, and so on. The
     # default order of plug-ins is 100.
     for order, name in enumerate(CORE):
-        order_and_family.append((float(order), _of_the_core(name)))
+        orders_and_families.append((float(order), _of_the_core(name)))
     plug_ins, _ = discover()
     for plug_in in plug_ins:
         for name, place in plug_in.families.items():
             with left_out(f"the family {name} ({place})", messages):
-                family = _new(sound(load(place)), taken_names)
+                family = _unless_taken(sound(load(place)), taken_names)
                 taken_names.add(family.name)
-                order_and_family.append((plug_in.order, family))
-    # Families of the same order stay in the order of their plug-ins.
-    order_and_family.sort(key=operator.itemgetter(0))
-    families = {family.name: family for _, family in order_and_family}
+                orders_and_families.append((plug_in.order, family))
+    # Sort by order alone. Families of the same order keep the sequence of their
+    # plug-ins.
+    orders_and_families.sort(key=operator.itemgetter(0))
+    families = {family.name: family for _order, family in orders_and_families}
     return _Listed(families, tuple(messages))
 
 
@@ -215,12 +217,12 @@ def _installed() -> _Listed:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with left_out(f"the family {point.name} ({point.value})", messages):
             taken_names = {*_built_in().families, *families}
-            family = _new(sound(point.load()), taken_names)
+            family = _unless_taken(sound(point.load()), taken_names)
             families[family.name] = family
     return _Listed(families, tuple(messages))
 
 
-def _new(family: type[Family], taken_names: set[str]) -> type[Family]:
+def _unless_taken(family: type[Family], taken_names: set[str]) -> type[Family]:
     """Return a family, or refuse it if its name is one of ``taken_names``."""
     if family.name in taken_names:
         raise argument_error(

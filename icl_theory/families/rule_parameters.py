@@ -54,9 +54,9 @@ SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt", "piecewise")
 
 @dataclass(frozen=True)
 class BelowOne(Number):
-    """A number from 0 to below 1."""
+    """A number that is at least 0 and below 1."""
 
-    zero: bool = True
+    zero: bool = True  # the number may be zero
     maximum: float = math.nextafter(1.0, 0.0)  # the largest float below 1
 
     def value(self, name: str, value: Any) -> float:
@@ -69,7 +69,10 @@ class RuleKind(Word):
     """The name of an update rule, or a `Rule`, which only Python code can give."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a `Rule`, or refuse any other value."""
+        """Return a `Rule`, or refuse any other value.
+
+        ``check`` accepts names of rules itself, and calls this method for other values.
+        """
         if not is_rule(value):
             raise argument_error(
                 name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule"
@@ -78,7 +81,10 @@ class RuleKind(Word):
 
 
 def _schedule(name: str, value: Any) -> Any:
-    """Return a `Schedule` or a function, or refuse any other object."""
+    """Return a `Schedule` or a function, or refuse any other object.
+
+    The words of `SCHEDULES` are accepted before this function is called.
+    """
     # A class is also callable, but calling it makes an object and returns no factor for
     # a step number.
     is_function = callable(value) and not isinstance(value, type)
@@ -145,8 +151,8 @@ class RuleParameters:
         1/√(1 + t/decay_steps). An object may be a `Schedule`, or a function of t that
         returns the factor.
     warmup : int, optional
-        Number of steps at the beginning in which the rate rises in equal parts to
-        ``eta``.
+        Number of steps at the beginning in which the rate rises to ``eta`` in equal
+        increments.
     decay_steps : int, optional
         Time scale of the schedules "cosine" and "step", which need it, and of
         "inverse-sqrt", for which it is 1 by default.
@@ -219,6 +225,8 @@ class RuleParameters:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
+            # The declaration needs a name for its errors, and does not know the name of
+            # the field that it describes.
             declared = field.metadata["parameter"]._replace(name=field.name)
             value = declared.check(getattr(self, field.name))
             object.__setattr__(self, field.name, value)
@@ -291,7 +299,10 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
         settings["weight_decay"] = decay
     if settings:
         rule = dataclasses.replace(rule, **settings)  # type: ignore[type-var]
-    return Decayed(rule, decay) if decay and not has_own_decay else rule
+    # A decay of None or 0 changes nothing.
+    if decay and not has_own_decay:
+        return Decayed(rule, decay)
+    return rule
 
 
 def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) -> None:
@@ -306,7 +317,9 @@ def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) ->
                 name, value, f"left out: the rule {rule!r} brings its own settings"
             )
         if name not in fields:
-            rules_with_it = [word for word, cls in RULES.items() if hasattr(cls, name)]
+            rules_with_it = [
+                word for word, other in RULES.items() if name in _fields_of(other)
+            ]
             raise argument_error(
                 name,
                 value,
@@ -348,12 +361,12 @@ def _refuse_schedule_setting(setting: str, value: Any) -> NoReturn:
 
 
 def _own_schedule(schedule: Schedule | Callable[[int], Any]) -> Schedule:
-    """Return a schedule that is given as an object or as a function of the step."""
+    """Return a schedule as it is, or turn a function of the step into a schedule."""
     return schedule if isinstance(schedule, Schedule) else Function(schedule)
 
 
 def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of this name, or refuse it if a setting is missing."""
+    """Return the schedule of a given name, or refuse it if a setting is missing."""
     steps = values["decay_steps"]
     milestones = values["milestones"]
     factor = DECAY_FACTOR if values["decay_factor"] is None else values["decay_factor"]
@@ -376,7 +389,7 @@ def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
 def rules_of_points(
     axes: Mapping[str, Sequence[Any] | NDArray[Any]], common: Mapping[str, Any]
 ) -> list[Rule | None]:
-    """Return the rules that occur at the points of a grid.
+    """Return the update rules at the points of a grid.
 
     Parameters
     ----------
@@ -388,12 +401,13 @@ def rules_of_points(
     Returns
     -------
     list of Rule or None
-        A rule for each combination of values of the rule's parameters; None if the
-        settings do not fit together.
+        An entry for each combination of values on the axes that are parameters of the
+        rule. The entry is None if the settings do not fit together.
     """
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
     varied = [name for name in RULE_PARAMETERS if name in axes]
-    # item() turns numbers of NumPy into numbers of Python.
+    # A list of values for each varied parameter. item() turns numbers of NumPy into
+    # numbers of Python.
     values = [[np.asarray(value).item() for value in axes[name]] for name in varied]
     rules = []
     for combination in itertools.product(*values):
@@ -426,8 +440,9 @@ def within(
     if not varied:
         return np.full(P, scope.covers(_rule_or_none(shared), method))
     # The many points have only a few different settings. Points with the same settings
-    # form a group, whose rule is made once. The values of each parameter are replaced
-    # by their ranks, so that groups are distinct rows of integers.
+    # form a group, whose rule is made once. The values of each parameter, numbers or
+    # words, are replaced by their ranks. The settings of a point are then a row of
+    # integers, and points with equal rows form a group.
     ranks = []
     for name in varied:
         _, rank_of_point = np.unique(points[name], return_inverse=True)

@@ -1,10 +1,11 @@
 """Reading saved runs.
 
-`load` reads the arrays of a file (`_arrays`). It checks them together with the facts of
-the run, such as its learning rate, which the file states in JSON (`_read_run`). If the
-facts include the family and its parameters, `load` also makes the problem of the run
-again (`_revive`), so that the run can compute any step. A file may come from a
-stranger: nothing is allocated or trusted before it is checked.
+`load` reads the arrays of a file (``_arrays``). The file also states facts of the run
+in JSON, such as its learning rate. Arrays and facts are checked together
+(``_read_run``). If the facts include the family and its parameters, `load` also makes
+the problem of the run again and attaches it to the run (``_revive``), so that the run
+can compute any step. A file may come from a stranger: nothing is allocated or trusted
+before it is checked.
 """
 
 from __future__ import annotations
@@ -226,26 +227,26 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     loss = arrays.pop("loss")
     states = arrays.pop("states")
     # Two optional arrays let a run continue from a saved state: the memory of its rule,
-    # such as a momentum, and the rounding error of the parameters (carry).
-    restarts: dict[str, Any] = {}
+    # such as a momentum, and the carry, which is the rounding error of the parameters.
+    restart_arrays: dict[str, Any] = {}
     for name in ("memory", "carry"):
         if name in arrays:
-            restarts[name] = arrays.pop(name)
+            restart_arrays[name] = arrays.pop(name)
     # All other arrays are observations, one for each quantity that the risk observes.
     observed = {}
     for name, values in arrays.items():
         observed[name.removeprefix("observed_")] = values
     # `named` refuses names of observations that runs use for other entries.
     observed = named(observed)
-    _check_arrays(t, {"loss": loss, "states": states, **restarts, **observed})
+    _check_arrays(t, {"loss": loss, "states": states, **restart_arrays, **observed})
 
     facts = _Facts(meta, last=int(t[-1])).read()
     problem = facts.pop("family")
     run = Trajectory(
-        t=t, loss=loss, states=states, observed=observed, **restarts, **facts
+        t=t, loss=loss, states=states, observed=observed, **restart_arrays, **facts
     )
-    # Parts of the same file must not contradict each other: the file also states facts
-    # about the arrays, such as their shapes and the least loss.
+    # The file also states facts about the arrays, such as their shapes and the least
+    # loss. These facts must agree with the arrays.
     holds = run.holds()
     if meta["holds"] != holds:
         raise ValueError(f"it says that it holds {meta['holds']}, but it holds {holds}")
@@ -297,7 +298,7 @@ class _Facts:
         self.meta = meta
         self.last = last
         self.readers: dict[str, Callable[[Any], Any]] = {
-            "stop": Stop.__getitem__,
+            "stop": Stop.__getitem__,  # returns the member with the given name
             "eta": self._learning_rate,
             "steps": self._step,
             "phases": self._phases,
@@ -335,14 +336,14 @@ class _Facts:
         return integer("step", value, minimum=0, maximum=self.last)
 
     def _phases(self, value: dict[str, Any]) -> Phases:
-        """Return the phases: the first and the last step of each, if it began.
+        """Return the phases, each with its first and its last step.
 
         A phase that did not begin is None.
         """
         return Phases({name: self._interval(ends) for name, ends in value.items()})
 
     def _interval(self, ends: Any) -> Interval | None:
-        """Return the first and the last step of a phase."""
+        """Return the first and last step of a phase, or None if it did not begin."""
         # A phase that did not begin is null in the file, and None in the run.
         if ends is None:
             return None
@@ -441,7 +442,8 @@ def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
     if run.method == "closed":
         return
     needed_shape = rule.init(risk, risk.initial).shape
-    # The memory of a rule that needs none has the shape (0,), and is not saved.
+    # The memory of a rule that needs none has the shape (0,), and is not saved. The
+    # first axis of a saved memory counts the saved steps.
     saved_shape = (0,) if run.memory is None else run.memory.shape[1:]
     if saved_shape != needed_shape:
         raise ValueError(
@@ -472,7 +474,7 @@ def _refuse_other_losses(
         step = int(run.t[index])
         params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
-            loss, _ = risk.evaluate(params, step)
+            loss, _gradient = risk.evaluate(params, step)
         # A comparison with NaN is false. So "not at most" also refuses a loss of NaN,
         # which "more than" would accept.
         if not abs(loss - run.loss[index]) <= allowed_differences[index]:
@@ -495,16 +497,16 @@ def _from_the_ends(count: int) -> Iterator[int]:
     yielded: set[int] = set()
     intervals = 1
     while len(yielded) < count:
-        ends = np.linspace(count - 1, 0, intervals + 1).round().astype(int).tolist()
-        for end in ends:
-            if end not in yielded:
-                yielded.add(end)
-                yield end
+        evenly_spaced = np.linspace(count - 1, 0, intervals + 1).round().astype(int)
+        for index in evenly_spaced.tolist():
+            if index not in yielded:
+                yielded.add(index)
+                yield index
         intervals *= 2
 
 
 class _Rerun(Solution):
-    """The iterates of a run, which is simulated again when one of them is needed."""
+    """The iterates of a run, which is simulated again when an iterate is needed."""
 
     def __init__(self, problem: Family) -> None:
         self._problem = problem

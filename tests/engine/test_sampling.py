@@ -447,7 +447,7 @@ DRAWN = TOKEN_TRAINER.prompts()
             lambda: check_prompts(
                 TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[:, :5])
             ),
-            "prompts = .*: must be prompts of this trainer, which fails: operands",
+            "prompts = .*: must be prompts that this trainer can evaluate; losses_on raises: operands",
         ),
         (
             lambda: check_prompts(TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[0])),
