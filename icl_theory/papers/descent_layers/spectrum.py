@@ -1,21 +1,21 @@
 r"""The mean spectrum of a real Wishart matrix, as nodes and weights of a quadrature.
 
-The matrix is :math:`\hat\Sigma = X^\top X/N` with N rows of d independent standard
-normal numbers. Its :math:`k = \min(d, N)` positive eigenvalues, times N, have the joint
-density
+The matrix is :math:`\hat\Sigma = X^\top X/N`, where X has N rows of d independent
+standard normal numbers. Let :math:`x_1, \dots, x_k` be the :math:`k = \min(d, N)`
+positive eigenvalues of :math:`X^\top X`. They have the joint density
 
 .. math:: \propto \prod_i x_i^a e^{-x_i/2} \prod_{i<j} |x_i - x_j|, \qquad
     a = \tfrac12(|N - d| - 1) .
 
 Let the functions :math:`\varphi_i` span :math:`x^a e^{-x/2}` times the polynomials of
 degree below k, and let :math:`\Phi_j(x) = \int \mathrm{sgn}(y - x)\,\varphi_j(y)\,dy`.
-If k is even, the mean density of the eigenvalues is
+If k is even, the mean density of these eigenvalues, which has the integral k, is
 
 .. math:: \rho(x) = \sum_{ij} (A^{-1})_{ji}\,\varphi_i(x)\,\Phi_j(x), \qquad
     A_{ij} = \int \varphi_i\,\Phi_j\,dx .
 
-If k is odd, the matrix A has one more row and column, and the density one more term.
-See docs/theory/layers.md, "The mean spectrum".
+If k is odd, the matrix A has one more row and column, and the density has one more
+term. See docs/theory/layers.md, "The mean spectrum".
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from icl_theory._validate import Array, argument_error, integer, prompt_length
 
 # Largest number k of positive eigenvalues; a cautious choice. The work grows like k².
 MOST_EIGENVALUES = 200
-# Largest degree of the polynomials that are integrated. Six layers need 728, twice the
-# degree of their residual.
+# Largest degree of the polynomials that are integrated. The loss of six layers, the
+# most that `LayersRisk` takes, is the integral of a polynomial of degree 728.
 MOST_DEGREE = 1000
-# Nodes of the Gauss rule on each panel. More nodes would allow longer panels. The
-# difference from a grid of twice as many panels estimates the error (`mean_spectrum`).
+# The grid consists of panels, intervals of equal length. This is the number of nodes of
+# the Gauss rule on each panel. More nodes would allow longer panels. The difference
+# from a grid of twice as many panels estimates the error (`mean_spectrum`).
 PANEL_NODES = 16
 # The grid of singular values of X begins at this distance below the lower edge of their
-# spectrum, or at 0, and ends at least as far above the upper edge. The tails are like
-# those of a normal law of variance 1, so beyond this distance the density is below
-# e^(-14²/2) = e^-98.
+# spectrum, or at 0, and ends at least as far above the upper edge. Beyond the edges the
+# density falls at least as fast as a normal density of variance 1, so beyond this
+# distance it is of the order of e^(-14²/2) = e^-98.
 REACH = 14.0
-# Length of a panel of singular values of X, for polynomials of low degree. The tails
-# of a singular value have the width 1. Between the tails, the density varies on this
-# scale or more slowly, except for ripples of a few per cent.
+# Length of a panel of singular values t of X, for polynomials of low degree. The tails
+# of the density have the width 1. Between the tails, the density varies on this scale
+# or more slowly, except for ripples of a few per cent.
 PANEL_LENGTH = 0.5
-# A polynomial of degree p adds p/4 panels, because powers of t up to t^2p vary faster
-# than the density.
+# A polynomial of degree p in t² adds p/4 panels, because powers of t up to t^2p vary
+# faster than the density.
 DEGREES_PER_PANEL = 4
-# Iterations for the end of the grid. Each iteration divides the error by a number above
-# 1, and 50 iterations are generous.
+# Number of iterations of `_end_of_grid`. Near their limit each iteration divides the
+# error by 2.6 or more, and 50 iterations are generous.
 END_ITERATIONS = 50
 
 
@@ -65,9 +66,8 @@ class Spectrum(NamedTuple):
     """
 
     nodes: Array  # λ_j > 0, (J,)
-    # w_j > 0, (J,). They sum to the number of positive eigenvalues.
-    weights: Array
-    zeros: int  # z
+    weights: Array  # w_j > 0, (J,); they sum to the number of positive eigenvalues
+    zeros: int  # number z of eigenvalues that are zero
 
 
 def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
@@ -82,8 +82,8 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
     degree : int
         Largest degree of the polynomials, at most 1000.
     refine : int
-        Factor by which the number of panels is multiplied. The difference between the
-        integrals for 1 and for 2 is an estimate of the error.
+        Factor by which the number of panels is multiplied, at most 8. The difference
+        between the integrals for the factors 1 and 2 is an estimate of the error.
 
     Returns
     -------
@@ -92,7 +92,8 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
     Raises
     ------
     ValueError
-        An argument is out of range, or both d and N are larger than 200.
+        An argument is out of range, or both d and N are larger than 200 and N is
+        finite.
 
     References
     ----------
@@ -102,7 +103,7 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
     --------
     >>> from icl_theory.papers.descent_layers.spectrum import mean_spectrum
     >>> nodes, weights, zeros = mean_spectrum(2, 4, degree=2)
-    >>> # the mean of tr(S^2) is d (N + d + 1)/N
+    >>> # the mean of the trace of the squared matrix is d (N + d + 1)/N
     >>> round(float(weights @ nodes**2), 10), zeros
     (3.5, 0)
     """
@@ -125,7 +126,7 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     """Return the quadrature, by the density that docs/theory/layers.md derives.
 
     The letters are those at the top of this file, and n is the larger of d and N. There
-    are T nodes x. The arguments are checked.
+    are T nodes x. The arguments must have been checked.
     """
     k = min(d, N)
     n = max(d, N)
@@ -134,11 +135,13 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     phi = _functions(k, a=0.5 * (n - k - 1), x=x)  # (k, T)
     # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
-    total = integrals[:, -1:]
+    total = integrals[:, -1:]  # over the whole grid, (k, 1)
     # The integral of φ over the points above a node, minus its integral over the points
     # below the node, (k, T).
     Phi = total - 2.0 * integrals[:, :-1]
     x_weights = 2.0 * grid.t * grid.weights
+    # If k is odd, the constant 1 is a further function Φ. Its column of A has the
+    # integrals of the functions φ. A row of opposite sign keeps A antisymmetric.
     is_odd = k % 2 == 1
     size = k + 1 if is_odd else k
     A = np.zeros((size, size))
@@ -150,9 +153,9 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     inverse = np.linalg.inv(0.5 * (A - A.T))
     density = np.einsum("ix,ji,jx->x", phi, inverse[:k, :k], Phi)
     if is_odd:
-        # The constant 1 is a further function Φ. No further φ belongs to it.
+        # The terms with Φ = 1. No further φ belongs to this Φ.
         density += inverse[k, :k] @ phi
-    eigenvalues = x / N
+    eigenvalues = x / N  # of XᵀX/N
     weights = x_weights * density
     # In the far tails, rounding may leave a weight that is zero or negative.
     is_positive = weights > 0.0
@@ -168,12 +171,16 @@ def _functions(k: int, a: float, x: Array) -> Array:
     keeps the matrix A well conditioned.
     """
     # If the polynomials had the weight x^2a e^-x, the functions themselves would be
-    # orthonormal. But this weight has no integral for a = -½.
+    # orthonormal. But the integral of this weight diverges at x = 0 for a = -½.
     alpha = 2.0 * a + 1.0
     functions = np.empty((k, len(x)))
+    # The polynomial of degree 0 is 1/√Γ(α + 1), because the weight has the integral
+    # Γ(α + 1).
     functions[0] = np.exp(a * np.log(x) - 0.5 * x - 0.5 * gammaln(alpha + 1.0))
     if k > 1:
         functions[1] = (alpha + 1.0 - x) / math.sqrt(alpha + 1.0) * functions[0]
+    # √((i + 1)(i + 1 + α)) p_(i+1) = (2i + α + 1 - x) p_i - √(i (i + α)) p_(i-1) holds
+    # for the polynomials p, and so for the functions.
     for i in range(1, k - 1):
         numerator = (2.0 * i + alpha + 1.0 - x) * functions[i]
         numerator -= math.sqrt(i * (i + alpha)) * functions[i - 1]
@@ -199,8 +206,10 @@ class _Grid:
         upper_edge = math.sqrt(n) + math.sqrt(k)
         begin = max(0.0, math.sqrt(n) - math.sqrt(k) - REACH)
         end = _end_of_grid(upper_edge, degree)
-        panels = math.ceil((end - begin) / PANEL_LENGTH) + degree // DEGREES_PER_PANEL
-        panel_edges = np.linspace(begin, end, refine * panels + 1)
+        panel_count = math.ceil((end - begin) / PANEL_LENGTH)
+        panel_count += degree // DEGREES_PER_PANEL
+        panel_edges = np.linspace(begin, end, refine * panel_count + 1)
+        # Nodes and weights of the Gauss rule on (-1, 1).
         points, weights = legendre.leggauss(PANEL_NODES)
         self._half_length = 0.5 * (panel_edges[1] - panel_edges[0])
         middles = 0.5 * (panel_edges[:-1] + panel_edges[1:])
@@ -229,8 +238,9 @@ class _Grid:
 def _end_of_grid(upper_edge: float, degree: int) -> float:
     """Return the t > edge with (t/edge)^(2 degree) e^(-(t - edge)²/2) = e^(-REACH²/2).
 
-    The result is the fixed point of t = edge + √(4 degree ln(t/edge) + REACH²), by
-    iteration.
+    The left side is the factor by which the highest power of t, times the tail of the
+    density, changes from the edge to t. The result is the fixed point of
+    t = edge + √(4 degree ln(t/edge) + REACH²), by iteration.
     """
     t = upper_edge + REACH
     for _ in range(END_ITERATIONS):
@@ -250,4 +260,5 @@ def _integration_matrix() -> Array:
     # at all others.
     coefficients = np.linalg.inv(legendre.legvander(points, PANEL_NODES - 1))
     antiderivatives = legendre.legint(coefficients, lbnd=-1.0)
+    # `legval` returns a row for each polynomial, and the transpose has a column for it.
     return np.asarray(legendre.legval(points, antiderivatives).T)

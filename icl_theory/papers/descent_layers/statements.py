@@ -1,11 +1,15 @@
 """Layers that learn to descend: rows of the audit, and what the paper says.
 
 The functions that are decorated with `row` or `identity` are rows of the audit: their
-docstrings are the statements, and ``quick`` asks for a smaller measurement. `LAYERS`
-says which statement of the papers each row tests.
+docstrings are the statements, and ``quick`` asks for a smaller measurement. `row` takes
+functions that return ``Claim.of``: whether the measurements are as expected, the cases,
+and the measured numbers in words. `identity` takes functions that yield pairs of arrays
+that should be equal, measured and expected, and return the cases. `LAYERS` says which
+statement of the papers each row tests.
 
-Prompts have N tokens in d dimensions. Layer ℓ has a value step η_ℓ, and a token step
-γ_ℓ if layers move the tokens. Losses are half the mean squared error.
+Prompts have N tokens in d dimensions. Layer ℓ takes a value step η_ℓ, a step of descent
+on the prompt's least squares. If layers move the tokens, layer ℓ also changes them by a
+token step γ_ℓ. Losses are half the mean squared error.
 """
 
 from __future__ import annotations
@@ -41,9 +45,11 @@ def loss_by_moments(
 ) -> float:
     """Return the loss from exact moments of the Wishart matrix S, in fractions.
 
-    The computation does not use the density that the risk integrates. There is no
-    noise, and the loss is half the mean of tr r(S)². The residual is r(λ) = Π_ℓ
-    (1 - η_ℓ λ_ℓ) with λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
+    The computation does not use the density that the risk integrates. S = XᵀX/N, where
+    X has N rows of d standard normal numbers. There is no noise, and the loss is half
+    the mean of tr r(S)². The residual is r(λ) = Π_ℓ (1 - η_ℓ λ_ℓ) with λ_1 = λ and
+    λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)². The lists have a step η_ℓ and a step γ_ℓ for each
+    layer.
     """
     # The residual of the layers so far, and λ_ℓ, as polynomials in the eigenvalue λ of
     # the prompt's covariance. The lists have the coefficients of λ^0, λ^1, ...
@@ -73,7 +79,7 @@ def _product(first: list[Fraction], second: list[Fraction]) -> list[Fraction]:
 
 
 def _one_minus(step: Fraction, eigenvalue: list[Fraction]) -> list[Fraction]:
-    """Return the coefficients of 1 - step * eigenvalue."""
+    """Return the coefficients of 1 - step * eigenvalue, a polynomial as well."""
     polynomial = [-step * coefficient for coefficient in eigenvalue]
     polynomial[0] += 1
     return polynomial
@@ -109,23 +115,23 @@ def samples(quick: bool) -> Claim:
     """the mean loss of explicit layers on sampled prompts is the exact loss"""
     rng = np.random.default_rng(seed=1)
     sizes = ((2, 6, 2), (3, 10, 3)) if quick else ((2, 6, 2), (3, 10, 3), (5, 20, 4))
-    prompts = 10_000 if quick else 100_000
+    prompt_count = 10_000 if quick else 100_000
     largest_z = 0.0
     for d, N, depth in sizes:
         problem = DescentLayers(d=d, N=N, depth=depth, noise=0.3)
         risk = problem.layers()
-        # Arbitrary short steps. With long steps rare prompts would dominate the loss,
-        # see `rare_prompts`.
+        # Arbitrary short steps. With long steps, rare prompts would dominate the loss
+        # (see `rare_prompts`).
         params = 0.4 * rng.uniform(size=risk.size)
-        trainer = risk.sampled(prompts, seed=0)
-        sampled = trainer.losses(params)
+        trainer = risk.sampled(prompt_count, seed=0)
+        sampled = trainer.losses(params)  # one for each prompt
         # The distance of the mean of the samples from the loss, in standard errors.
         z = deviations(sampled, risk.loss(params))
         largest_z = max(largest_z, float(z))
     return Claim.of(
         # Means that are normal exceed 4.5 standard errors in 7 of a million cases.
         largest_z < 4.5,
-        f"(d, N, layers) = {listed(sizes)}, σ = 0.3, {prompts:,} prompts each",
+        f"(d, N, layers) = {listed(sizes)}, σ = 0.3, {prompt_count:,} prompts each",
         f"largest |z| {largest_z:.1f}",
     )
 
@@ -150,7 +156,7 @@ def curvature(quick: bool) -> Claim:
 def least_error_of_fixed_tokens(depth: int) -> float:
     """Return the least mean squared error of layers that leave the tokens alone.
 
-    Without noise it equals a lower bound that orthogonal polynomials give.
+    Without noise these layers reach the lower bound ``LayersRisk.floor``.
     """
     # The loss is half the mean squared error.
     return 2.0 * DescentLayers(depth=depth, tokens="fixed").layers().floor()
@@ -177,7 +183,7 @@ def each_layer(quick: bool) -> Claim:
     bounds = np.array(
         [2.0 * DescentLayers(depth=depth).layers().floor() for depth in depths]
     )
-    # The factor by which each layer lowers the error.
+    # The factors by which the second layer and each later one lower the error.
     gains = least[:-1] / least[1:]
     gains_grow = (np.diff(gains) > 0.0).all()
     return Claim.of(
@@ -240,8 +246,8 @@ def rare_prompts(quick: bool) -> Claim:
     least_loss = risk.loss(long_steps / TOO_LONG)
     return Claim.of(
         # If the loss of the samples is less than half of the exact loss, prompts that
-        # were not sampled cause the rest. In a measurement the samples had 5e-12 of the
-        # exact loss.
+        # were not sampled cause most of the exact loss. In a measurement the samples
+        # had 5e-12 of it.
         float(sampled_loss) < 0.5 * exact_loss,
         "d = 5, N = 20, four layers at 1.25 times their best steps,"
         f" {trainer.batch:,} sampled prompts",

@@ -3,9 +3,9 @@
 `FixedChain` is the family, and `ChainLogitsRisk` the loss of the canonical numbers to
 which the transformer reduces: the embedding e, the weight w, the readout u and the bias
 b. The chain goes from state 0 to 1 with the probability p, and from 1 to 0 with the
-probability q. The bigram predicts the chain, and the unigram its stationary law. The
-logits are those of a next symbol 1, and the strength s is the logit after state 1 minus
-the logit after state 0.
+probability q. The bigram predicts the chain, and the unigram its stationary law. A
+logit is ln(P/(1 - P)) with the predicted probability P of a next symbol 1. The strength
+s is the logit after state 1 minus the logit after state 0.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from icl_theory.families import (
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
 
-# The w at which 1 + 2w|w| changes its sign. The strength s changes its sign with it.
+# The w at which 1 + 2w|w|, a factor of the strength s, changes its sign.
 TURN = -1.0 / math.sqrt(2.0)
 # The energy e² - w² - sign(w) ln|w| at the saddle of the loss, e = 0 and w = TURN. Flow
 # from a lower energy cannot pass w = TURN.
 SADDLE = -0.5 * (1.0 + math.log(2.0))
-# Probabilities must be at least this far from 0 and 1. The complement of a probability
-# that is nearer would lose digits that the losses need.
+# Probabilities must be at least this far from 0 and 1. For a p that is nearer, 1 - p
+# would lose digits that the losses need.
 LEAST_PROBABILITY = 1e-12
 
 
@@ -103,9 +103,9 @@ class ChainLogitsRisk(WithStart, Risk):
 
     @property
     def gap(self) -> float:
-        """Excess of the best constant prediction over the entropy rate.
+        """Loss of the best constant prediction above the entropy rate.
 
-        The excess is the mutual information of a symbol and the next one.
+        The difference is the mutual information of a symbol and the next one.
         """
         stationary_logit = math.log(self.p) - math.log(self.q)
         return self._excess(np.full(2, stationary_logit))
@@ -120,23 +120,24 @@ class ChainLogitsRisk(WithStart, Risk):
     def _best_bias(self, s: Any) -> Any:
         """Return the best logit after 0 for a checked s, which may be an array."""
         # The derivatives with respect to both logits sum to zero at the best bias. For
-        # the odds x after 0, this condition is qSx² + (q - p)x - p = 0 with S = e^s.
-        # With D = (p - q)² + 4pqS the solution is x = (p - q + √D)/(2qS), or in another
-        # form x = 2p/(q - p + √D). It is computed in logarithms, because S may
-        # overflow, and in the form in which nothing cancels.
+        # the odds y of a 1 after 0, this condition is qSy² + (q - p)y - p = 0 with
+        # S = e^s. With D = (p - q)² + 4pqS the solution is y = (p - q + √D)/(2qS), or
+        # in another form y = 2p/(q - p + √D). It is computed in logarithms, because S
+        # may overflow, and in the form in which nothing cancels. The result is ln y.
         log_difference = -math.inf  # ln|p - q|
         if self.p != self.q:
             log_difference = math.log(abs(self.p - self.q))
         log_4pq = math.log(4.0 * self.p) + math.log(self.q)
         log_discriminant = np.logaddexp(2.0 * log_difference, log_4pq + s)
         # ln(|p - q| + √D)
-        log_root = np.logaddexp(log_difference, 0.5 * log_discriminant)
+        log_sum = np.logaddexp(log_difference, 0.5 * log_discriminant)
         if self.p >= self.q:
-            return log_root - math.log(2.0 * self.q) - s
-        return math.log(2.0 * self.p) - log_root
+            return log_sum - math.log(2.0 * self.q) - s
+        return math.log(2.0 * self.p) - log_sum
 
     def strength(self, params: ArrayLike) -> float:
         """Return s, the difference of the logits after 1 and after 0."""
+        # An overflow raises the error below, and needs no warning.
         with np.errstate(over="ignore", invalid="ignore"):
             strength = float(self._strength(self._checked(params)))
         if not math.isfinite(strength):
@@ -147,8 +148,9 @@ class ChainLogitsRisk(WithStart, Risk):
             )
         return strength
 
-    # `_strength`, `_readout`, `_predicted` and `_gradient` also take n states at once,
-    # (numbers, n): e, w, u and b are then arrays, (n,).
+    # `_strength`, `_readout`, `_predicted` and `_gradient` also take n sets of
+    # parameters at once, as an array with a row for each of the numbers e, w[, u][, b],
+    # (numbers, n). Then e, w, u and b are arrays, (n,).
 
     def _strength(self, params: Array) -> Any:
         """The number s = eu(1 + 2w|w|)."""
@@ -161,6 +163,7 @@ class ChainLogitsRisk(WithStart, Risk):
 
     def predicted(self, params: ArrayLike) -> Array:
         """Return the logits after 0 and after 1, (2,)."""
+        # An overflow raises the error below, and needs no warning.
         with np.errstate(over="ignore", invalid="ignore"):
             logits = self._predicted(self._checked(params))
         if not np.isfinite(logits).all():
@@ -189,7 +192,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return self.floor() + self._excess(logits), self._gradient(params, logits)
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at n states, (n, numbers)."""
+        """Gradients at n states of a run, (n, numbers), like the states."""
         return self._gradient(states.T, self._predicted(states.T)).T
 
     def _gradient(self, params: Array, logits: Array) -> Array:
@@ -200,15 +203,17 @@ class ChainLogitsRisk(WithStart, Risk):
         e, w = params[:2]
         u = self._readout(params)
         gate = 1.0 + 2.0 * w * abs(w)  # s = eu × gate
-        # The derivative with respect to the logit after a state is the probability of
-        # this state, times the difference of the predicted and the true probability of
-        # a 1. The transposed logits, (..., 2), have the states as their last axis.
+        # The derivative with respect to the logit after a symbol is the probability of
+        # this symbol, times the difference of the predicted and the true probability of
+        # a 1. The transposed logits, (..., 2), have the last symbol as their last axis,
+        # like the arrays ``stationary`` and ``ones``.
         slope_after_0, slope_after_1 = (
             self.stationary * (expit(logits.T) - self.ones)
         ).T
         # Only the logit after 1 contains s, and both contain b - eu/2.
         s_slope = slope_after_1
-        # At the best bias the derivatives with respect to the logits sum to zero.
+        # At the best bias the derivatives with respect to the logits sum to zero, so a
+        # change of both logits by the same amount has no effect.
         bias_slope = slope_after_0 + slope_after_1 if self.trains_bias else 0.0
         eu_slope = s_slope * gate - 0.5 * bias_slope
         w_slope = s_slope * e * u * 4.0 * abs(w)  # w|w| has the derivative 2|w|
@@ -234,7 +239,7 @@ class ChainLogitsRisk(WithStart, Risk):
 
     @cached_property
     def _truth(self) -> Array:
-        """Probabilities of the next symbols 0 and 1, for each last symbol, (2, 2)."""
+        """Probabilities of the next symbol (row) after each last symbol, (2, 2)."""
         return np.stack([1.0 - self.ones, self.ones])
 
     def _excess(self, logits: Array) -> float:
@@ -243,6 +248,7 @@ class ChainLogitsRisk(WithStart, Risk):
         # (columns): the logit f of a 1 gives -ln(1 + e^f) for 0, and -ln(1 + e^-f)
         # for 1.
         log_probs = -np.logaddexp(0.0, [logits, -logits])
+        # The excess after each last symbol, (2,).
         excesses = excess_loss("log", log_probs, np.exp(log_probs), self._truth)
         return float(self.stationary @ excesses)
 
@@ -254,9 +260,10 @@ class FixedChain(Family):
     .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x)
         = e^2(1 + 2w|w|)\,x + b - e^2/2
 
-    Here x is the last symbol. The canonical numbers e and w are trained. The global
-    minima predict the chain, and are called the bigram. At e = 0 the prediction is the
-    stationary law of the chain, called the unigram.
+    Here x is the last symbol. The canonical numbers e and w are trained, and optionally
+    the bias b, and a readout u in place of one factor e. The global minima predict the
+    chain, and are called the bigram. At e = 0 the prediction is the stationary law of
+    the chain, called the unigram.
 
     Parameters
     ----------
@@ -265,8 +272,8 @@ class FixedChain(Family):
     e, w : float
         Embedding and weight at step 0.
     readout : float or "tied"
-        The readout u at step 0, which replaces one factor e. "tied": the readout is the
-        embedding.
+        The readout u at step 0, which replaces one factor e of e². "tied": the readout
+        is the embedding.
     start : array_like, optional
         The parameters (e, w[, u][, b]) at step 0, instead of ``e``, ``w`` and
         ``readout``; u is included if the array has three numbers and b is not trained,
@@ -345,7 +352,7 @@ class FixedChain(Family):
             self._validate_start(len(self.start))
 
     def _validate_start(self, size: int) -> None:
-        """Refuse a start of a wrong size, or one given with numbers it replaces."""
+        """Refuse a start of a wrong size, or given along with numbers it replaces."""
         # A start has e and w, and b if it is trained. A separate readout u adds one
         # number.
         tied_size = 3 if self.bias == "trained" else 2
@@ -357,6 +364,7 @@ class FixedChain(Family):
             )
         for name in ("e", "w", "readout"):
             value = getattr(self, name)
+            # A value other than the default was given along with the start.
             if value != self.parameters()[name].default:
                 raise argument_error(name, value, "left out: it is a part of start")
 
@@ -393,8 +401,8 @@ class FixedChain(Family):
         Gradient flow with tied weights and the best bias keeps this number constant.
         """
         e, w = self.initial[:2].tolist()
-        log_size = math.log(abs(w)) if w else -math.inf  # ln|w|
-        return e**2 - w**2 - math.copysign(1.0, w) * log_size
+        log_abs_w = math.log(abs(w)) if w else -math.inf
+        return e**2 - w**2 - math.copysign(1.0, w) * log_abs_w
 
     def basin(self) -> str | None:
         """Return the end of the flow, "bigram" or "unigram".
@@ -409,7 +417,7 @@ class FixedChain(Family):
         is_below_saddle = self.energy < SADDLE
         # The bigram has w > TURN if p + q < 1, and w < TURN if p + q > 1. A start on
         # the other side is trapped if it cannot pass TURN.
-        switching = self.p + self.q - 1.0
+        switching = self.p + self.q - 1.0  # above 0 if symbols tend to alternate
         if switching < 0.0:
             is_trapped = is_below_saddle and w < TURN
         elif switching > 0.0:

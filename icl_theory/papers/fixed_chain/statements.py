@@ -1,8 +1,11 @@
 """Papers on one layer of attention on a fixed Markov chain: rows and pages.
 
 The functions that are decorated with `row` or `identity` are rows of the audit: their
-docstrings are the statements, and ``quick`` asks for a smaller measurement.
-`ATTENTION_WITH_MARKOV` says which statement of the papers each row tests.
+docstrings are the statements, and ``quick`` asks for a smaller measurement. `row` takes
+functions that return ``Claim.of``: whether the measurements are as expected, the cases,
+and the measured numbers in words. `identity` takes functions that yield errors, and
+return the cases. `ATTENTION_WITH_MARKOV` says which statement of the papers each row
+tests.
 
 A chain goes from state 0 to 1 with the probability p, and back with q. The layer has
 the embedding e, the weight w, a readout u, which is e if weights are tied, and a bias
@@ -31,7 +34,7 @@ DYNAMICS = "Makkuva et al. 2406.03072, {} (reconstructed)"
 # (p, q) of a chain with p + q < 1, and of one with p + q > 1.
 LAZY = (0.2, 0.3)
 SWITCHING = (0.5, 0.8)
-# Numbers of different e, and of different w, at which runs start.
+# Numbers of different e and of different w at which runs start.
 GRID = (6, 9)
 QUICK_GRID = (2, 3)
 
@@ -51,6 +54,7 @@ def minima(quick: bool) -> Errors:
         # entr(x) is -x ln x.
         entropy_rate = entr(joint_law).sum() - entr(law).sum()
         information = float(np.sum(joint_law * np.log(joint_law / np.outer(law, law))))
+        # The logit after 1 minus the logit after 0, of the chain itself.
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
         # If w has the sign of s and is far enough from 0, 1 + 2w|w| has the sign of s,
@@ -77,8 +81,9 @@ class Curvature(NamedTuple):
 def _curvatures(readout: float | str) -> Iterator[Curvature]:
     """Yield curvatures of the loss at the unigram, e = 0, with the bias ln(p/q).
 
-    ``readout`` is "tied", or a number. If it is a number, u is a separate parameter,
-    which is 0 at the unigram. The value of the number does not matter.
+    The cases are a grid of p, q and w. ``readout`` is "tied", or a number. If it is a
+    number, u is a separate parameter, which is 0 at the unigram. The value of the
+    number does not matter.
     """
     for p, q, w in itertools.product((0.2, 0.6), (0.3, 0.9), (-1.5, -0.3, 0.5)):
         risk = FixedChain(p=p, q=q, readout=readout, bias="trained").risk()
@@ -105,13 +110,14 @@ def curvature(quick: bool) -> Claim:
     saddle
     """
     tied = list(_curvatures("tied"))
-    # Along some directions the loss is flat, and the least eigenvalue is 0 up to
-    # rounding.
+    # At e = 0 the loss does not depend on w. So the least eigenvalue of a minimum is 0
+    # up to rounding.
     is_minimum = [at_unigram.least > -1e-8 for at_unigram in tied]
     is_predicted_minimum = [at_unigram.product > 0.0 for at_unigram in tied]
     # Any number makes the readout a parameter of its own.
     untied = [at_unigram.least for at_unigram in _curvatures(readout=0.5)]
-    # The least eigenvalues are -0.012 or less. The bound is far above rounding errors.
+    # The least eigenvalues are -0.012 or less. The limit is far from them and far from
+    # rounding errors.
     are_saddles = max(untied) < -1e-3
     return Claim.of(
         is_minimum == is_predicted_minimum and are_saddles,

@@ -6,14 +6,18 @@ parameters. `dirichlet_points` makes a finite number of chains that approximate 
 continuous law.
 
 A sequence has T symbols, each one of k. The parameters are (a, B, c). The first layer
-has the attention α = softmax(a), with a score in a for each of m lags. B (or bI)
-compares the output of this layer with the last symbol. c is the score of a sink, an
-extra token in front of the sequence, if there is one.
+has the attention α = softmax(a), with a score in a for each of m lags. The matrix B, or
+B = bI with a number b, compares the output of this layer with the last symbol. The
+number c is the score of a sink, an extra token in front of the sequence, if there is
+one.
 
 The loss is an inner risk of the scores of the second layer: `CountRisk` sums over
 counts of pairs of symbols, and `ChainRisk` follows windows of m symbols, chain by
-chain. For `CountRisk` all tokens of a *kind* have the same scores, one for each value
-of the last symbol. For `ChainRisk` the scores of a kind also depend on the window.
+chain. Both have *kinds* of tokens, and a sink is a kind of its own. For `CountRisk` the
+tokens of a kind have the same symbol and the same predecessor (or, for three states,
+predecessors that all differ from the last symbol). They have the same scores, one for
+each value of the last symbol. For `ChainRisk` the tokens of a kind see the same number
+of lags, and their scores also depend on the window.
 """
 
 from __future__ import annotations
@@ -67,18 +71,19 @@ PAD = -1
 # are independent.
 STREAM_OF_CHAINS = 0
 STREAM_OF_POINTS = 1
-# A coordinate of a Sobol point may be 0. The quantile at 0 would make an entry of a
-# chain 0.
+# Smaller coordinates of Sobol points are raised to this number. They may be 0, and the
+# quantile at 0 would make an entry of a chain 0.
 SMALLEST_QUANTILE = 2.0**-60
 # `ChainRisk` computes the loss as an integral over a variable s. This is the distance
-# between its nodes, in x with ln s = x - e^(-x) up to a constant.
+# between the nodes of the integral, in x with ln s = x - e^(-x) up to a constant. The
+# error of the integral is then below rounding.
 STEP = 0.2
 # This coarser distance halves the number of nodes. The integral then has an error of
 # 1.8e-8 of the loss, which is less than the error of Sobol points.
 LONG_STEP = 0.4
 # `average_error` compares the Sobol points with this number of other scramblings.
 SCRAMBLINGS = 8
-# `levels` are drawn as lines if they are above the floor by more than this factor.
+# A loss in `levels` is drawn as a line if it is more than this many times the floor.
 LOWEST_LEVEL = 1.01
 # A score that hides a token from attention: its weight e^-100 is far below rounding.
 HIDDEN = -100.0
@@ -117,7 +122,7 @@ def _two_state_points(prior: Array, node_count: int) -> tuple[Array, Array]:
 
     # P₀₁ has the density p^(prior₀₁ - 1) (1 - p)^(prior₀₀ - 1), which is the weight of
     # a Gauss–Jacobi rule in x = 2p - 1. The function takes the exponents of 1 - x and
-    # of 1 + x, in this order.
+    # of 1 + x, in this order. The rule in y = 2q - 1 for P₁₀ is analogous.
     x, x_weights = roots_jacobi(node_count, prior[0, 0] - 1.0, prior[0, 1] - 1.0)
     y, y_weights = roots_jacobi(node_count, prior[1, 1] - 1.0, prior[1, 0] - 1.0)
     p_grid, q_grid = np.meshgrid(0.5 * (1.0 + x), 0.5 * (1.0 + y))
@@ -136,8 +141,8 @@ def _sobol_points(prior: Array, count: int, seed: int) -> tuple[Array, Array]:
     """Map Sobol points to chains with Dirichlet rows, all with the same probability.
 
     The entries of a row are broken off a stick of length 1, one after the other. The
-    share of entry j in the remaining stick has a beta law, which is independent of the
-    other shares.
+    share of entry j in the remaining stick has a beta law, and the shares are
+    independent.
     """
     from scipy.special import betaincinv  # slow to load
     from scipy.stats import qmc
@@ -181,8 +186,9 @@ class TwoLayers(WithStart, Map):
     Attributes
     ----------
     symbols : ndarray, (..., m, k + 1)
-        X, one-hot vectors of the k symbols and, last, of the sink's own symbol. Vectors
-        are zero at lags that reach back beyond the beginning of the sequence.
+        X, one-hot vectors of the k symbols and, last, of the sink's own symbol. The
+        axes before the lags run over the tokens. Vectors are zero at lags that reach
+        back beyond the beginning of the sequence.
     start : ndarray
         Initial (a, B, c). a has m numbers. B has k² numbers if ``matrix``; otherwise it
         is the number b, for B = bI. c is one number, and is missing if there is no
@@ -271,7 +277,8 @@ class TwoLayers(WithStart, Map):
         a_gradient = a_gradients.reshape(-1, m).sum(axis=0)
         features = self.features(alpha).reshape(-1, k + 1)
         B_gradient = features.T @ gradient.reshape(-1, gradient.shape[-1])
-        # b is each entry of the diagonal of B.
+        # b is each entry of the diagonal of B. This diagonal leaves out the last row of
+        # the gradient, which belongs to c.
         match_gradient = np.array([np.trace(B_gradient)])
         if self.matrix:
             match_gradient = B_gradient[:-1].ravel()
@@ -331,7 +338,8 @@ class InductionRisk(Pullback):
     @property
     def metric(self) -> Array:
         """Metric of descent: 1/ratio for the first layer, and 1 for the second one."""
-        is_first_layer = np.arange(len(self.initial)) < self.map.symbols.shape[-2]
+        lag_count = self.map.symbols.shape[-2]
+        is_first_layer = np.arange(len(self.initial)) < lag_count
         return np.where(is_first_layer, 1.0 / self.ratio, 1.0)
 
     def offset(self) -> float:
@@ -375,8 +383,9 @@ class InductionRisk(Pullback):
         if "attention" not in inner:
             return observed
         second = inner["attention"]
-        # One-hot vectors: column q is 1 if the predecessor of the token is q, and the
-        # last column is 1 for the sink. A renamed last symbol is always 0.
+        # The symbols at lag 1, as one-hot vectors: column q is 1 if the predecessor of
+        # the token is q, and the last column is 1 for the sink. A renamed last symbol
+        # is always 0.
         predecessor = self.map.symbols[..., 1, :]
         is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
@@ -440,8 +449,9 @@ class InductionHeads(Family):
         f_t = \sum_{l < m} \alpha_l e_{x_{t-l}}, \qquad
         o = \sum_t \mathrm{softmax}_t(f_t^\top B e_{x_T})\thinspace e_{x_t}
 
-    The output o predicts the next symbol :math:`x_{T+1}`, one of k. The lag scores a,
-    the match B, and the score c of a sink are trained.
+    The output o predicts the next symbol :math:`x_{T+1}`, one of k, and :math:`e_x` is
+    the one-hot vector of a symbol x. The lag scores a, the match B, and the score c of
+    a sink are trained.
 
     Parameters
     ----------
@@ -466,8 +476,8 @@ class InductionHeads(Family):
         Train on these chains.
     points : int
         Number of chains that approximate the law if the average over the law has no
-        closed form. There is a closed form for two states, two lags, and a given start.
-        For k > 2 the number must be a power of two.
+        closed form. There is a closed form for two states, two lags, and any start but
+        "stationary". For k > 2 the number must be a power of two.
     start : {"uniform", "stationary"} or array_like, (k,)
         Law of the first symbol.
     objective : {"square", "log"}
@@ -740,7 +750,7 @@ class InductionHeads(Family):
 
     @property
     def _is_renamed(self) -> bool:
-        """Whether the last symbol is called 0 in each sequence; see `_counts`."""
+        """Whether the last symbol is called 0 in each sequence; see ``_counts``."""
         return self.k == 3 and self.objective == "log"
 
     @property
@@ -783,9 +793,9 @@ class InductionHeads(Family):
         return np.broadcast_to(np.asarray(self.concentration), (self.k, self.k))
 
     def law(self) -> tuple[Array, Array]:
-        """Return the chains that are averaged over, (C, k, k), and their probabilities.
+        """Return the chains of the average and their probabilities.
 
-        The probabilities are (C,).
+        They are (C, k, k) and (C,).
         """
         if self.finite_chains is None:
             return dirichlet_points(self.prior, self.points, self.seed)
@@ -810,7 +820,7 @@ class InductionHeads(Family):
             match = matrix.ravel()
         sink = [] if self.sink is None else [self.sink]
         start = np.concatenate([scores, match, sink])
-        # The tokens have the order of the inner risk: `CountRisk` or `ChainRisk`.
+        # The tokens are in the order of the inner risk: `CountRisk` or `ChainRisk`.
         if self._is_renamed:
             # The last symbol is always called 0, so scores have one column.
             return TwoLayers(self._renamed_symbols(), start, is_matrix, queries=1)
@@ -846,6 +856,7 @@ class InductionHeads(Family):
         0. This does not change the law of the chains.
         """
         if self._is_renamed:
+            # `validate` requires causal edges, so the first symbol is also a token.
             return ThreeStateCounts(self.T, float(self.concentration), first=True)
         first_law = self.first_law
         # `TwoStateCounts` takes "stationary", or the probability that the first symbol
@@ -891,12 +902,13 @@ class InductionHeads(Family):
         # symbol, is added.
         added = chains.irreducible(length)
         # Only a prediction that knows the chain reaches the loss ``added``. The least
-        # loss of all other predictions is larger. This least loss is known for two
+        # loss of predictions that do not know it is larger, and is computed for two
         # states.
         least = self._pairs().risk().floor() if k == 2 else added
         return InductionRisk(
             inner,
             layers,
+            # `last` returns joint probabilities of the chain and the last symbol.
             last_probs=chains.last(length).sum(axis=0),
             ratio=self.ratio,
             added=added,
@@ -909,7 +921,8 @@ class InductionHeads(Family):
         m = self.lags
         transitions, probs = self.law()
         # With complete edges the first window has the first m symbols of the sequence,
-        # and ``start`` is the law of the oldest symbol in this window.
+        # and ``start`` is the law of the oldest symbol in this window. None stands for
+        # the stationary law of each chain.
         start = self.first_law
         if self.edge == "causal" and start is not None:
             # The first window holds the first symbol of the sequence and m - 1 symbols
@@ -938,7 +951,8 @@ class InductionHeads(Family):
         lags. The sink, for which no lag is visible, sees its own symbol k at each lag.
         """
         lags = np.arange(self.lags)
-        # The symbol at lag l is digit l of a window's number in base k.
+        # The symbol at lag l is digit l of a window's number in base k. Digit 0 is the
+        # last one.
         windows = np.arange(self.k**self.lags)[:, None] // self.k**lags % self.k
         symbol_elsewhere = self.k if visible == 0 else PAD
         return np.where(lags < visible, windows, symbol_elsewhere)
@@ -956,10 +970,10 @@ class InductionHeads(Family):
         return self._one_hot(np.stack(kinds))
 
     def _counted_symbols(self) -> Array:
-        """Return X of all different tokens, (R, m, k + 1), for two lags and two states.
+        """Return X of all R different tokens, (R, m, k + 1).
 
-        The tokens have the order of the kinds of `TwoStateCounts`: pairs of symbols,
-        then first symbols. The sink is last.
+        There are two lags and two states. The tokens have the order of the kinds of
+        `TwoStateCounts`: pairs of symbols, then first symbols. The sink is last.
         """
 
         def distinct(visible: int) -> Array:
@@ -972,7 +986,10 @@ class InductionHeads(Family):
         return self._one_hot(np.concatenate(kinds))
 
     def _renamed_symbols(self) -> Array:
-        """Return X of the nine kinds of `ThreeStateCounts`, and of the sink."""
+        """Return X of nine kinds of `ThreeStateCounts` and the sink, (10, m, k + 1).
+
+        There are two lags and three states.
+        """
         # Three kinds, the tokens 0, 1 and 2, have a predecessor that equals the last
         # symbol, which is called 0. Three kinds have another predecessor, 1 or 2. These
         # two predecessors lead to the same score, so 1 stands for both. Three kinds are
@@ -986,8 +1003,9 @@ class InductionHeads(Family):
     def _pairs(self) -> InductionHeads:
         """Return a problem for the same chains with a model of two lags and a sink.
 
-        With suitable scores this model is the unigram or the bigram. The parameters
-        that only matter for training have their defaults.
+        With suitable scores this model is the unigram or the bigram. Only losses of the
+        problem are used, so its initial parameters and its training do not matter.
+        Their values here fit every problem.
         """
         return self.changed(
             lags=2,
@@ -1051,9 +1069,10 @@ class InductionHeads(Family):
         the first symbol is given. A stationary first symbol would say something about
         the rows.
         """
-        is_symmetric = np.ndim(self.concentration) == 0
+        has_one_concentration = np.ndim(self.concentration) == 0
         has_given_start = self.first_law is not None
-        return self.finite_chains is None and has_given_start and is_symmetric
+        is_whole_law = self.finite_chains is None
+        return is_whole_law and has_given_start and has_one_concentration
 
     def predictors_in_nats(self) -> dict[str, float]:
         """Return the log losses of the `predictors`, even if the objective is square.
@@ -1091,7 +1110,7 @@ class InductionHeads(Family):
     def _pair_loss(self, risk: InductionRisk, score_if_unequal: float) -> float:
         """Return the loss of a head that scores tokens by their predecessors.
 
-        ``risk`` is the risk of `_pairs`. The score is 0 if the predecessor equals the
+        ``risk`` is the risk of ``_pairs``. The score is 0 if the predecessor equals the
         last symbol, and ``score_if_unequal`` otherwise. The sink has the score that
         adds the mean concentration to the count of each symbol.
         """
@@ -1135,11 +1154,11 @@ class InductionHeads(Family):
             finer_loss = self.changed(points=4 * self.points).risk().loss(params)
             return 2.0 * abs(finer_loss - loss) + numerical_error
         other_seeds = range(self.seed + 1, self.seed + 1 + SCRAMBLINGS)
-        scramblings = [self.changed(seed=seed) for seed in other_seeds]
-        scrambled = [problem.risk().loss(params) for problem in scramblings]
-        deviation = float(np.std(scrambled, ddof=1))
+        other_problems = [self.changed(seed=seed) for seed in other_seeds]
+        other_losses = [problem.risk().loss(params) for problem in other_problems]
+        deviation = float(np.std(other_losses, ddof=1))
         three_standard_errors = 3.0 * deviation / math.sqrt(SCRAMBLINGS)
-        distance = abs(float(np.mean(scrambled)) - loss)
+        distance = abs(float(np.mean(other_losses)) - loss)
         return distance + three_standard_errors + numerical_error
 
     def outcome(self, params: ArrayLike) -> str:

@@ -72,8 +72,9 @@ class MinimalHeads(Family):
         z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
         W = bI + c\,11^\top
 
-    The model predicts softmax(z_t) after t symbols of a random Markov chain. The matrix
-    W is trained, and so are the scores v of the lags, on which A depends.
+    The model predicts softmax(z_t) after t symbols of a random Markov chain, with
+    one-hot vectors :math:`e_x` of symbols x. The matrix W is trained, and so are the
+    scores v of the lags, on which A depends.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ class MinimalHeads(Family):
         "causal": tokens of the first layer see no later tokens. "none": tokens see all
         tokens. Later tokens have the score of lag 0, as in the authors' code. Without
         the mask all predictions but the last one depend on the symbols that they
-        predict.
+        predict, and these symbols themselves are the labels.
     positions : {"all", "last"}
         "all": the loss is the mean over all predictions. "last": it is the loss of the
         last prediction.
@@ -233,7 +234,7 @@ class MinimalHeads(Family):
         if self.is_circulant and self.k > 3:
             # With more than three symbols the law of circulant chains changes when
             # symbols are renamed. Training would then not keep W = bI + c 11ᵀ, and one
-            # sequence could not stand for all sequences with other names.
+            # sequence could not stand for all sequences with other names of symbols.
             raise argument_error("k", self.k, "2 or 3 for circulant chains")
         if self.scores is not None and len(self.scores) != self.lag_count:
             raise argument_error(
@@ -373,7 +374,7 @@ class MinimalHeads(Family):
         return self._mean(-np.sum(following * np.log(following), axis=2))
 
     def _at_positions(self, array: Array) -> Array:
-        """Select the positions that have a loss, along the first axis, (T, ...)."""
+        """Select the positions that have a loss in an array (T, ...)."""
         return array[-1:] if self.last_only else array
 
     def _mean(self, losses: Array) -> float:
@@ -462,9 +463,11 @@ class MinimalHeads(Family):
         Otherwise it names the lag with the largest score: "induction" for lag 1, or
         "lag 2" for another one. The word begins with "anti-" if the match is negative.
         """
-        v, b, c = self.risk().split(self.risk()._checked(params))
-        # The attention of the last token, T - 1, on all T tokens.
-        attention_of_last = self.risk().attention.matrix(v)[-1]
+        risk = self.risk()
+        v, b, c = risk.split(risk._checked(params))
+        # The attention of the last token on all T tokens. The last token has the index
+        # T - 1, and sees lag l at the token T - 1 - l.
+        attention_of_last = risk.attention.matrix(v)[-1]
         # Linear scores are the attention itself. They may be negative, so their
         # absolute values are compared.
         sizes = np.abs(v) if self.first == "linear" else v

@@ -1,13 +1,14 @@
 r"""The loss of Edelman et al.'s minimal model of an induction head.
 
-The first layer mixes the symbols so far. The weights A depend on the distance between
-two positions, by trained scores v of the lags:
+The first layer mixes the one-hot vectors e of the symbols so far. The weights A depend
+on the distance between two positions, by trained scores v of the lags:
 
 .. math:: f_s = \sum_{j} A_{sj} e_{x_j} .
 
-The second layer has no softmax. It compares the last symbol with the mixture of each
-token, and adds up the symbols of the tokens, each weighted by the score of its token.
-The sum is the vector of logits of the next symbol:
+The second layer has no softmax. The score of a token, :math:`e_{x_t}^\top W f_s`,
+compares the last symbol with the token's mixture. The layer adds up the symbols of the
+tokens, each weighted by the score of its token. The sum is the vector of logits of the
+next symbol:
 
 .. math:: z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
     \mathcal L = -E \ln \mathrm{softmax}(z_t)_{x_{t+1}} .
@@ -15,9 +16,10 @@ The sum is the vector of logits of the next symbol:
 The law of the sequences does not change if symbols are renamed, so training keeps the
 form :math:`W = bI + c\,11^\top`.
 
-In the shapes below, M is the number of sequences, and P the number of positions that
-are predicted: T, or 1 if only the last prediction has a loss. A variable
-``x_gradient`` holds the derivatives of the loss with respect to x.
+In the shapes below, M is the number of sequences, T their length, k the number of
+symbols, m the number of lags, and P the number of predictions that have a loss: T, or 1
+if only the last one has. A variable ``name_gradient`` holds the derivatives of the loss
+with respect to ``name``.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ class LagAttention:
     @cached_property
     def distance(self) -> NDArray[np.intp]:
         """The distance s - j from token j to token s, (T, T); row s is for token s."""
-        places = np.arange(self.T, dtype=np.intp)
-        return np.asarray(places[:, None] - places)
+        positions = np.arange(self.T, dtype=np.intp)
+        return np.asarray(positions[:, None] - positions)
 
     @cached_property
     def lag(self) -> NDArray[np.intp]:
@@ -96,17 +98,18 @@ class LagAttention:
         ``A_gradient`` is the gradient with respect to A, (T, T).
         """
         if self.is_softmax:
-            # A softmax a of scores s has da_j = a_j (ds_j - Σ_i a_i ds_i). The matrix
+            # A softmax a of scores u has da_j = a_j (du_j - Σ_i a_i du_i). The matrix
             # of this map is symmetric, so the map also turns gradients with respect to
-            # a into gradients with respect to s. Tokens that are not visible have
+            # a into gradients with respect to u. Tokens that are not visible have
             # a = 0.
             mean_gradient = np.sum(A * A_gradient, axis=1, keepdims=True)
-            entry_gradient = A * (A_gradient - mean_gradient)
+            scores_gradient = A * (A_gradient - mean_gradient)
         else:
-            entry_gradient = A_gradient * self.is_visible
-        # All entries of A with the same lag have the score of this lag.
-        lag_gradient = np.bincount(self.lag.ravel(), entry_gradient.ravel(), self.lags)
-        return np.asarray(lag_gradient, dtype=float)
+            scores_gradient = A_gradient * self.is_visible
+        # All entries of A with the same lag have the score of this lag, so their
+        # derivatives are added up.
+        v_gradient = np.bincount(self.lag.ravel(), scores_gradient.ravel(), self.lags)
+        return np.asarray(v_gradient, dtype=float)
 
 
 class Labelled(NamedTuple):
@@ -149,7 +152,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     concentration : float
         The Dirichlet parameter of the chains.
     sequences : Sequences
-        The sequences.
+        The sequences, with their weights in the loss.
     start : ndarray, (m + 1,) or (m + 2,)
         Initial parameters.
     ratio : float
@@ -201,6 +204,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         """Whether predictions depend on the symbols that they predict.
 
         Without a causal mask the mixtures of the first layer contain later symbols.
+        Only the last prediction is made after all symbols of the sequence.
         """
         return not (self.attention.is_causal or self.last_only)
 
@@ -251,7 +255,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.
 
-        The gradient belongs to the mean of these losses with the weights `_weights`.
+        The gradient belongs to the weighted mean of these losses over the sequences.
         """
         layers = _layers(self, self.sequences.symbols, params)
         losses, gradient = self._compare(layers, self._labels, self._weights)
@@ -276,9 +280,10 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     @cached_property
     def _bayes_losses(self) -> Array:
         """Loss of the Bayes-optimal prediction on each sequence, (M,)."""
-        positions = len(self._labels)
-        log_best = np.log(self.sequences.following[-positions:])
-        return -np.sum(self._labels * log_best, axis=2).mean(axis=0)
+        P = len(self._labels)
+        # The law of the next symbol is the Bayes-optimal prediction.
+        log_bayes = np.log(self.sequences.following[-P:])
+        return -np.sum(self._labels * log_bayes, axis=2).mean(axis=0)
 
     def _compare(self, layers: _Layers, labels: Array, weights: Array) -> _Pass:
         """Return the cross entropies of the sequences, and the gradient of their mean.
@@ -333,10 +338,10 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         labels = prompts.labels.T  # (T, M), as in `Sequences`
         if self.last_only:
             labels = labels[-1:]
-        following = np.eye(self.k)[labels]  # one-hot vectors
+        one_hot_labels = np.eye(self.k)[labels]  # (P, M, k)
         count = len(prompts.symbols)
         layers = _layers(self, prompts.symbols.T, params)
-        return self._compare(layers, following, np.full(count, 1.0 / count))
+        return self._compare(layers, one_hot_labels, np.full(count, 1.0 / count))
 
 
 def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
@@ -349,13 +354,14 @@ def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
 class _Layers(ABC):
     """A forward pass through both layers, and its gradient.
 
-    The first layer has the mixtures f_s = Σ_r A_sr e(x_r), with the masses Σ_r A_sr.
-    The second layer compares them with the query, the last symbol q. Token s adds its
-    score,
+    The first layer has the mixtures f_s = Σ_j A_sj e(x_j), with the masses Σ_j A_sj.
+    The second layer compares these mixtures with the query, the last symbol q. Token s
+    adds its score,
 
         b (entry q of f_s) + c (mass of f_s),
 
-    to the logit of its own symbol x_s.
+    to the logit of its own symbol x_s. In the subscripts of the einsums, s or t is a
+    position, m a sequence, q a query, and y the symbol of a logit.
 
     Parameters
     ----------
@@ -414,7 +420,7 @@ class LastPosition(_Layers):
         """Compute the logits, (1, M, k)."""
         # Whether each symbol equals the last one, (T, M).
         self.equals_last = (self.symbols == self.symbols[-1]).astype(float)
-        # Only the entry for the last symbol matters in each mixture, (T, M).
+        # The entry of each mixture for the last symbol, (T, M). No other entry matters.
         self.share = self.A @ self.equals_last
         scores = self.b * self.share + self.c * self.mass[:, None]
         self.logits = np.einsum("sm,smy->my", scores, self.one_hot)[None]
@@ -423,8 +429,8 @@ class LastPosition(_Layers):
         """Return the derivatives of the loss with respect to v, (m,), b and c."""
         # The score of token s is a term of the logit of its symbol only, so it has the
         # derivative of this logit, (T, M).
-        columns = np.arange(self.symbols.shape[1])
-        scores_gradient = logits_gradient[0][columns, self.symbols]
+        sequence_indices = np.arange(self.symbols.shape[1])
+        scores_gradient = logits_gradient[0][sequence_indices, self.symbols]
         # The derivatives with respect to c·mass of each token, (T,). All sequences
         # share the masses, so their derivatives are added up.
         summed_gradient = scores_gradient.sum(axis=1)
@@ -442,9 +448,7 @@ class EveryPosition(_Layers):
     r"""The pass for the predictions after each token.
 
     The second layer is linear, so it needs no score for each pair of a token and a
-    query: its sums over tokens so far are running sums of :math:`f_s e_{x_s}^\top`. In
-    the subscripts of the einsums, s or t is a position, m a sequence, q the query, and
-    y the symbol of a logit.
+    query: its sums over tokens so far are running sums of :math:`f_s e_{x_s}^\top`.
     """
 
     def forward(self) -> None:
@@ -452,6 +456,7 @@ class EveryPosition(_Layers):
         T, count, k = self.one_hot.shape
         flat = self.one_hot.reshape(T, count * k)
         mixtures = (self.A @ flat).reshape(T, count, k)
+        # The matrices f_s e(x_s)ᵀ, and then their running sums, (T, M, k, k).
         pairs = np.einsum("smq,smy->smqy", mixtures, self.one_hot)
         np.cumsum(pairs, axis=0, out=pairs)  # in place: this is the largest array
         # The factors of b and c in the logits, (T, M, k). The query at each position is
@@ -493,5 +498,6 @@ def _at_symbols(array: Array, symbols: Symbols) -> Array:
 
     The array is (T, M, k, ...). ``symbols``, (T, M), selects along its third axis.
     """
-    places = np.arange(len(symbols))[:, None]
-    return np.asarray(array[places, np.arange(symbols.shape[1]), symbols])
+    positions = np.arange(len(symbols))[:, None]
+    sequence_indices = np.arange(symbols.shape[1])
+    return np.asarray(array[positions, sequence_indices, symbols])

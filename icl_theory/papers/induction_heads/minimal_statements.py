@@ -1,9 +1,10 @@
 """Rows of the audit on the minimal model of an induction head.
 
 The functions that are decorated with `row` are rows of the audit: their docstrings are
-the statements, and ``quick`` asks for a smaller measurement.
+the statements, and ``quick`` asks for a smaller measurement. They return ``Claim.of``:
+whether the measurements are as expected, the cases, and the measured numbers in words.
 
-The model is `MinimalHeads`, over sequences of T symbols of k kinds. Its first layer
+The model is `MinimalHeads`, on sequences of T symbols, each one of k. Its first layer
 mixes symbols with weights that depend on scores v, one for each lag. The second layer
 compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbol of
 each token in proportion to the score of its mixture. ``ratio`` is the learning rate of
@@ -32,8 +33,8 @@ from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import deviations, listed, power
 
 MINIMAL = "Edelman et al. 2024, {} (reconstructed)"
-# The setting of the authors: the rates of both layers, and 0.01 in all entries of W.
-# The number of drawn sequences is our choice.
+# The setting of the authors: the rates of both layers, and (by default) 0.01 in all
+# entries of W. The number of drawn sequences is our choice.
 AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
 # A short problem with larger steps, for rows with many runs.
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)
@@ -93,9 +94,10 @@ def baselines(quick: bool) -> Claim:
     sequences agree with them
     """
     T, count = (20, 2_000) if quick else (100, 20_000)
+    # The losses at all T positions, by name.
     exact = position_losses(k=3, T=T, concentration=1.0).by_name()
     rng = np.random.default_rng(seed=17)
-    sequences = Sequences.drawn(3, T, 1.0, count, rng)
+    sequences = Sequences.drawn(k=3, T=T, concentration=1.0, count=count, rng=rng)
     # How often each symbol has occurred before each prediction, (T, count, 3).
     totals = np.stack([*running_totals(sequences.symbols, k=3)])
     # The unigram adds 1 to the count of each of the three symbols.
@@ -106,6 +108,7 @@ def baselines(quick: bool) -> Claim:
     for name, predicted in (("unigram", unigram), ("bigram", bigram)):
         # Mean loss of each sequence over its positions, (count,).
         losses = -np.sum(sequences.following * np.log(predicted), axis=2).mean(axis=0)
+        # The distance of the mean of the losses from the exact one, in standard errors.
         z_scores.append(float(deviations(losses, exact[name].mean())))
     mean_losses = listed([exact[name].mean() for name in exact], ".4f")
     last_losses = listed([exact[name][-1] for name in exact], ".4f")
@@ -169,7 +172,7 @@ def odd_lags(quick: bool) -> Claim:
     base = AUTHORS.changed(match=0.05, common=0.0, sequences=4000)
     if quick:
         base = base.changed(T=20, sequences=2000)
-    is_expected = []
+    is_expected = []  # for each k
     phrases = []
     for k in (2, 3):
         signals = 1e4 * lag_signals(base.changed(k=k))  # in units of 1e-4 nats
@@ -260,6 +263,7 @@ def rates(quick: bool) -> Claim:
     lengths = [
         speed_minimum(base.changed(ratio=ratio)).length for ratio in ratios.tolist()
     ]
+    # Exponents b of the law length ~ ratio^b, from two ratios each.
     slow_exponent = power(ratios[:2], lengths[:2])
     fast_exponent = power(ratios[-2:], lengths[-2:])
     # The law holds for small ratios: between the two smallest ones the exponent is

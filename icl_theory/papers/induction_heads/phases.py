@@ -1,4 +1,7 @@
-"""Phases of a run whose loss passes the levels of uniform, unigram and bigram."""
+"""Phases of a run whose loss passes the losses of three predictors.
+
+The predictors are uniform, unigram and bigram.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ class Levels(NamedTuple):
 def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
     """Return the phases of a run, as intervals of steps.
 
-    A phase ends at the first step with a loss halfway to the next level. A phase that
-    the run does not have is None.
+    A phase ends at the first step at which the loss is at least halfway down from the
+    level of the phase to the next one. A phase that the run does not have is None.
 
     Parameters
     ----------

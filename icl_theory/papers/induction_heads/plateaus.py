@@ -65,8 +65,8 @@ def deepest_minimum(
     levels : Levels
         The losses of uniform, unigram and bigram predictions.
     steps : int
-        Largest number of steps. The loss must come halfway from the first level to the
-        second one in these steps.
+        Largest number of steps. In these steps the loss must come at least halfway from
+        the level of uniform predictions to the unigram's.
     """
     loss_at_entry = halfway(levels.uniform, levels.unigram)
     loss_at_exit = halfway(levels.unigram, levels.bigram)
@@ -74,7 +74,7 @@ def deepest_minimum(
     gradients = [risk.gradient(params) for params in run.states]
     # Along the flow θ' = -M⁻¹∇L, with the metric M, the loss falls with this speed.
     speed = np.array([np.sum(gradient**2 / risk.metric) for gradient in gradients])
-    # Indices of the saved states on the way. The run ends where the way does.
+    # Indices of the saved states on the way. The run ends at the end of the way.
     on_way = np.flatnonzero(run.loss <= loss_at_entry)
     speed_on_way = speed[on_way]
     # The largest speed up to each point, and the largest speed from this point on. A

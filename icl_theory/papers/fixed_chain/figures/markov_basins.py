@@ -2,11 +2,11 @@
 Where one layer on a Markov chain ends
 ======================================
 
-Gradient flow of the embedding e and the weight w from many starts (dots), on chains
-with the probabilities p and q to leave each of two states. Blue paths end where the
-layer predicts the chain. Orange paths end at e = 0, where the layer predicts the
-stationary law. For p + q < 1 (left) only starts with a very negative w are trapped at
-e = 0. For p + q > 1 (right) all starts near 0 are trapped.
+Gradient flow of the embedding e and the weight w from many starts (dots), on two chains
+with two states. A chain leaves its states with the probabilities p and q. Blue paths
+end where the layer predicts the chain. Orange paths end at e = 0, where the layer
+predicts the stationary law. For p + q < 1 (left) only starts with a very negative w are
+trapped at e = 0. For p + q > 1 (right) all starts near 0 are trapped.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def figure(
     starts: int = 7,
     steps: int = 10**6,
 ) -> Figure:
-    """Draw the flow on two chains, with the probabilities (p, q).
+    """Draw the flow on two chains, ``lazy`` and ``switching``.
 
-    On each chain it starts from a grid of ``starts`` embeddings and ``starts`` weights.
+    Each chain has the probabilities (p, q). On each chain the flow starts from a grid
+    of ``starts`` embeddings and ``starts`` weights, and takes at most ``steps`` steps.
     """
     panels = []
     for p, q in (lazy, switching):
@@ -46,11 +47,13 @@ def figure(
             )
             run = problem.simulate()
             excess = run.loss[-1] - run.floor
-            # The stationary law has the excess ``gap``, and the chain has none.
+            # A prediction of the stationary law has the excess ``gap``, and a
+            # prediction of the chain has none.
             is_bigram = excess < 0.5 * problem.risk().gap
             colour = CYCLE[1] if is_bigram else CYCLE[2]
             embedding, weight = run.states.T
             paths.append(Curve("", weight, embedding, colour=colour))
+            # A dot at the start.
             paths.append(Curve("", weight[:1], embedding[:1], style="o", colour=colour))
         title = f"$p + q = {p + q:g}$"
         scales = ("linear", "linear")

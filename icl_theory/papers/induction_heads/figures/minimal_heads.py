@@ -6,7 +6,8 @@ The model is trained on sequences of 100 tokens and three symbols, with the auth
 rates. The left panel shows its mean loss over all positions. Dashed lines are the exact
 losses of predictors that count symbols: uniform, unigram and bigram. Dotted lines are
 the losses of the best predictions whose logits are multiples of counts. The right panel
-shows the mean divergence of the model's predictions from those of the three predictors.
+shows the mean divergence of the model's predictions from the predictions of these three
+predictors.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def figure(
     # The axis of steps is logarithmic, so step 0 is drawn at 1.
     t = run.t + 1
     ends = np.array([t[0], t[-1]])
-    # CYCLE has more colours than there are strategies.
+    # The first colour of CYCLE is black, which the model has. CYCLE has more colours
+    # than there are strategies.
     colours = dict(zip(("uniform", "unigram", "bigram"), CYCLE[1:], strict=False))
     losses = [Curve("minimal model", t, run.loss, colour="black")]
     for name, colour in colours.items():
@@ -89,6 +91,7 @@ def figure(
     styles = {"uniform": ":", "unigram": "-", "bigram": "--"}
     curves = []
     for name, strategy in strategies(problem).items():
+        # One divergence for each saved state of the run.
         divergences = np.array(
             [divergence(strategy, predicted) for predicted in predictions]
         )
