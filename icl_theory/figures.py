@@ -59,12 +59,11 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     the papers from which we worked state no values, so we have chosen all of them.
     """
     flag("quick", quick)
-    recipe = _recipe(name)
-    values = {
-        key: value.default
-        for key, value in inspect.signature(recipe["figure"]).parameters.items()
-    }
-    return values | (recipe.get("QUICK", {}) if quick else {})
+    defined = _recipe(name)
+    declared = inspect.signature(defined["figure"]).parameters
+    values = {key: parameter.default for key, parameter in declared.items()}
+    quick_values = defined.get("QUICK", {}) if quick else {}
+    return values | quick_values
 
 
 def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
@@ -98,7 +97,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     declared = inspect.signature(draw_figure).parameters
     for key, value in changes.items():
         choice("parameter", key, values)
-        # The annotation of a tuple of any length is tuple[int, ...], for example.
+        # An annotation such as tuple[int, ...] says that a tuple may have any length.
         same_length = "..." not in str(declared[key].annotation)
         values[key] = _checked(key, value, declared[key].default, same_length)
     with Progress(f"drawing {name}"):
@@ -107,10 +106,11 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
 
 
 def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
-    """Return a value of the type of the default; the figure checks its range.
+    """Return a value converted to the type of the default, or refuse it.
 
-    If the default is a tuple, the value is a tuple of numbers. With ``same_length`` it
-    has as many numbers as the default.
+    If the default is a tuple, the value must be a tuple or a list of numbers. With
+    ``same_length`` it must have as many numbers as the default. The figure itself
+    checks any further limits.
     """
     if not isinstance(default, tuple):
         return _checked_number(name, value, default, zero=True)
@@ -159,16 +159,16 @@ def animate(
     """Write a film of the attention maps of two runs during training.
 
     The runs are those of the figure ``maps``, one with flat and one with sharp tasks;
-    with ``quick`` they have fewer features.
-    The frames, at least two, are evenly spaced in ln(1 + t). The files are
-    ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed. Their paths are returned.
+    with ``quick`` they have fewer features. The frames, at least two, show steps t that
+    are evenly spaced in ln(1 + t). The files are ``maps.gif``, and ``maps.mp4`` if
+    ffmpeg is installed. Their paths are returned.
     """
     # Ctrl-C is put off while matplotlib is loaded.
     load_whole("matplotlib.animation")
     import numpy as np
     from matplotlib import animation
 
-    # The film ends at the last step of the whole figure, even if ``quick`` is True.
+    # The film ends at the last step of the full figure, even if ``quick`` is True.
     last = parameters("maps")["steps"][-1]
     run_parameters = parameters("maps", quick=quick)
     count = integer("frames", frames, minimum=2)
@@ -177,8 +177,8 @@ def animate(
     # If there are many frames, the first ones are rounded to the same step. Each step
     # is kept once.
     steps = np.unique(np.rint(evenly_spaced).astype(int)).tolist()
-    # For each run, its attention maps at all steps. The script of the figure defines
-    # the function `attention`, which computes them.
+    # The script of the figure defines the function `attention`. It returns, for each
+    # run by name, the attention maps at all steps.
     film_parameters = run_parameters | {"steps": tuple(steps)}
     maps_of_runs = _recipe("maps")["attention"](**film_parameters)
     film = _film(maps_of_runs, steps)
@@ -195,18 +195,22 @@ def animate(
 
 
 def _film(maps_of_runs: Mapping[str, Any], steps: list[int]) -> FuncAnimation:
-    """Return a film with a frame for each step, which shows a map of each run."""
+    """Return a film. Each frame shows the attention maps of all runs at one step.
+
+    ``maps_of_runs`` has the maps of each run by its name, a map for each step.
+    """
     from matplotlib import animation
 
+    # The figure has one column, with a map of each run at the first step.
     first_maps = {name: maps[:1] for name, maps in maps_of_runs.items()}
     figure = draw_maps(first_maps, ["step 0"], size=1.9)
     # The film draws the figure itself, so pyplot need not keep it.
     release(figure)
-    # The title of the first map is the step of the frame.
+    # The title of the first map names the step of the frame.
     first_axes, *_ = figure.axes
 
-    # Draw a frame by changing the title and the maps of the figure.
     def show(frame: int) -> list[Any]:
+        """Change the title and the maps to those of a frame; return the maps."""
         first_axes.set_title(f"step {steps[frame]:,}", fontsize=9)
         # The axes of the colour bar have no image.
         images = [axes.images[0] for axes in figure.axes if axes.images]
@@ -226,6 +230,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         raise argument_error(
             "out", str(folder), f"a folder that can be made ({error.strerror})"
         ) from None
+    # Making a file in a folder needs the permissions to write and to execute.
     if not os.access(folder, os.W_OK | os.X_OK):
         raise argument_error("out", str(folder), "a folder that can be written to")
 
@@ -235,31 +240,33 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
 
     The second result has a message for each figure that cannot be used.
     """
-    plug_ins, _broken_plug_ins = discover()
+    # Messages about faulty plug-ins are left out: `registry.broken` returns them.
+    plug_ins, _messages_of_plug_ins = discover()
     # For the name of each family that fills the slot ``figures``, its figures by name;
-    # and a message for each family whose slot cannot be used.
+    # and a message for each family whose slot cannot be loaded.
     slots, messages = filled_slots("figures")
     by_name: dict[str, Recipe] = {}
-    # `left_out` runs its block, and turns an error in it into a message. So a faulty
-    # figure is missing, and the others can be used.
+    # `left_out` runs its block, and appends a message if the block raises an error. So
+    # a faulty figure is missing, and all other figures can be used.
     for plug_in in plug_ins:
         if not plug_in.figures:
             continue
         for path in plug_in.figures.glob("*.py"):
             with left_out(f"the figure {path.stem} of {plug_in.figures}", messages):
                 _check_new(path.stem, by_name)
+                title(path)  # raises an error if the recipe cannot be read
                 by_name[path.stem] = path
     for family, figures in slots.items():
         with left_out(f"the slot figures of the family {family}", messages):
             for name, recipe in figures.items():
                 _check_new(name, by_name)
-                title(recipe)  # raises an error if the recipe cannot be read
+                title(recipe)
                 by_name[name] = recipe
     return dict(sorted(by_name.items())), messages
 
 
 def _check_new(name: str, by_name: Mapping[str, Recipe]) -> None:
-    """Refuse the name of a figure if another figure has it already."""
+    """Refuse the name of a figure if another figure has this name already."""
     if name in by_name:
         raise argument_error(
             "name", name, "another name: a figure of this name is known already"

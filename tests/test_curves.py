@@ -465,7 +465,7 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
     with pytest.raises(ValueError, match=r"fixed-chain.* can be sampled; give errors"):
         chain.compare([1.0, 0.9], batch=4)
     assert chain.compare(chain.loss, chain.t, errors=1.0).passed
-    with pytest.raises(ValueError, match="of exact losses"):
+    with pytest.raises(ValueError, match="on exact losses"):
         icl.descend(PROBLEM.sampled(4, 0), 1.0, steps=3).compare([0.9, 0.8], batch=4)
     with pytest.raises(
         ValueError, match=r"^batch = 0: must be an integer >= 1; give errors"

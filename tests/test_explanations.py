@@ -293,7 +293,7 @@ REFUSED = {
     ),
     "step,loss,loss\n0,1,1\n1,1,1\n": (None, "one column for the loss, not loss, loss"),
     "step,step,loss\n0,0,1\n1,1,1\n": (None, "one column for the step"),
-    "Step,a - loss,b - loss\n0,1,1\n": (None, "column chooses one"),
+    "Step,a - loss,b - loss\n0,1,1\n": (None, "choose one with the argument column"),
     "step,loss\n0,0.9\n": (None, "at least two losses"),
     "step,loss\n0,0.9\n1,nan\n": (None, r"losses\[1\] = nan: .* at step 1"),
     "0.9,0.8\n0.7,0.6\n": (None, "increasing steps in its first column"),

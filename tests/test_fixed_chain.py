@@ -165,6 +165,9 @@ def test_basins_at_the_edges() -> None:
     )  # nothing to be learnt
     assert icl.FixedChain(p=0.5, q=0.8, w=0.0).basin() == "unigram"
     assert icl.FixedChain(p=0.2, q=0.3, w=0.0).basin() == "bigram"
+    # The loss is even in e, so that a start on the line e = 0 never leaves it.
+    for p, q, w in ((0.4, 0.3, 0.5), (0.4, 0.9, -1.0)):
+        assert icl.FixedChain(p=p, q=q, start=[0.0, w]).basin() == "unigram"
     assert icl.FixedChain(readout=0.2).basin() is None
     assert icl.FixedChain(bias="trained").basin() is None
 

@@ -371,7 +371,7 @@ def test_no_observation_takes_the_place_of_an_entry_of_the_run(
         for risk in (Watched(name), Closed(name)):
             with pytest.raises(
                 ValueError,
-                match=f"observation = '{name}': must be called something else",
+                match=f"observation = '{name}': must be another name",
             ):
                 _ = icl.descend(risk, 0.5, steps=2, method="auto").loss
 

@@ -413,7 +413,7 @@ class FixedChain(Family):
         """
         if self.bias == "trained" or not self.tied:
             return None
-        w = self.initial[1]
+        e, w = self.initial[:2]
         is_below_saddle = self.energy < SADDLE
         # The bigram has w > TURN if p + q < 1, and w < TURN if p + q > 1. A start on
         # the other side is trapped if it cannot pass TURN.
@@ -426,7 +426,9 @@ class FixedChain(Family):
             is_trapped = w >= 0.0 or (is_below_saddle and w > TURN)
         else:
             # Symbols are independent, so that bigram and unigram are the same.
-            is_trapped = False
+            return "bigram"
+        # The loss is even in e, so that e = 0 stays.
+        is_trapped = is_trapped or e == 0.0
         return "unigram" if is_trapped else "bigram"
 
     def describe(self, run: Trajectory) -> None:
