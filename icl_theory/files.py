@@ -14,14 +14,14 @@ from icl_theory._validate import argument_error
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Provide a temporary file, which replaces the file at ``path`` after a success.
+    """Provide a temporary file that replaces the file at ``path`` in the end.
 
     The with block gets the path of the temporary file and writes to it. If the block
-    fails, the temporary file is removed. Its name has the ending of ``path``, because
-    libraries choose the format by the ending. The new file has the permissions of the
-    old one. If ``path`` is a link, the file to which it points is replaced. A terminal,
-    a pipe or ``/dev/null`` is not replaced: the contents of the temporary file are
-    written to it.
+    raises an error, the temporary file is removed, and the file at ``path`` stays as it
+    is. The temporary file has the ending of ``path``, because libraries choose the
+    format by the ending. The new file has the permissions of the old one. If ``path``
+    is a link, the file to which it points is replaced. A terminal, a pipe or
+    ``/dev/null`` is not replaced: the contents of the temporary file are written to it.
 
     Raises
     ------
@@ -32,11 +32,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         file.
     """
     target = checked_path(path)
-    # The mode is 0 if there is no file yet. For 0 the functions of `stat` below return
-    # False.
+    # The mode says what kind of file there is, and its permissions. It is 0 if there is
+    # no file yet. For 0 the functions of `stat` below return False.
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
-    # A terminal or /dev/null is a character device (CHR), a pipe a FIFO.
+    # A terminal or /dev/null is a character device (CHR), and a pipe is a FIFO.
     is_stream = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+    # A disk is a block device (BLK).
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise argument_error("path", str(target), "a file, a pipe or a terminal")
     final = Path(os.path.realpath(target))
@@ -66,7 +67,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _put_in_place(temporary: Path, final: Path, mode: int) -> None:
     """Move a temporary file to its final path, with the permissions of the old file.
 
-    ``mode`` is the mode of the old file, or 0 if there is no old file.
+    ``mode`` is the file mode of the old file, or 0 if there is no old file.
     """
     # Write the contents to the disk before the old file is replaced. Otherwise a crash
     # of the system might leave an empty file.
@@ -78,7 +79,7 @@ def _put_in_place(temporary: Path, final: Path, mode: int) -> None:
 
 
 def _causing_os_error(error: BaseException) -> OSError | None:
-    """Return the OSError of the system from which an error has followed, if any.
+    """Return the OSError of the system that led to an error, or None.
 
     A library that writes a file may turn an OSError into an error of its own. Python
     then keeps the OSError as the context of this error.
@@ -86,10 +87,10 @@ def _causing_os_error(error: BaseException) -> OSError | None:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         # `raise ... from None` and `raise ... from other` suppress the context. Whoever
-        # raises an error in this way has chosen what it reports. So the error is passed
-        # on as it is, and its `__cause__` is not followed either.
+        # raises an error in this way has chosen what it reports. So the caller passes
+        # the error on as it is, and `__cause__` is not followed either.
         cause = None if cause.__suppress_context__ else cause.__context__
-    # An OSError that a library makes itself has no number of the system.
+    # An OSError that a library makes itself has no error number (errno) of the system.
     if cause is None or cause.errno is None:
         return None
     return cause

@@ -30,7 +30,8 @@ def free() -> float:
     that this process may still take. A number that the system does not report is left
     out. If it reports none, the result is infinite.
     """
-    # The suppressed errors occur on systems without these files or limits.
+    # The suppressed errors occur on systems without these files or limits. Without any
+    # limit, the infinite one remains.
     limits = [math.inf]
     with contextlib.suppress(OSError, ValueError, IndexError):
         limits.append(_free_on_machine())
@@ -38,19 +39,21 @@ def free() -> float:
         limits.append(_free_in_control_group())
     with contextlib.suppress(ImportError, OSError, ValueError):
         limits.append(_free_in_process())
+    # A process may already use more than a limit that was lowered.
     return max(min(limits), 0.0)
 
 
 def _free_on_machine() -> float:
     """Return the bytes that are available on the machine, as Linux estimates them."""
-    text = Path("/proc/meminfo").read_text()
-    kilobytes = int(text.split("MemAvailable:")[1].split()[0])
+    # A line is "MemAvailable:  123456 kB", and the kB of Linux has 1024 bytes.
+    _, _, after_label = Path("/proc/meminfo").read_text().partition("MemAvailable:")
+    kilobytes = int(after_label.split()[0])
     return 1024.0 * kilobytes
 
 
 def _free_in_control_group() -> int:
     """Return the bytes that are free in the control group of this process."""
-    # Without a limit the file has the word "max", which int() refuses.
+    # If there is no limit, the file has the word "max", which int() refuses.
     limit = int((CGROUP / "memory.max").read_text())
     used = int((CGROUP / "memory.current").read_text())
     return limit - used
@@ -60,7 +63,8 @@ def _free_in_process() -> float:
     """Return the bytes of address space that this process may still take."""
     import resource  # which Windows does not have
 
-    limit, _largest_limit = resource.getrlimit(resource.RLIMIT_AS)
+    # The soft limit is in force. A process may raise it up to the hard limit.
+    limit, _hard_limit = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return math.inf
     # The first number of statm is the size of the address space, in pages.
@@ -71,10 +75,11 @@ def _free_in_process() -> float:
 def blocks(rows: int, columns: int, numbers: int) -> list[slice]:
     """Split the rows of an array into blocks of up to ``numbers`` numbers each.
 
-    A block has at least one row, even if a row has more numbers than that.
+    A block has at least one row, even if a row has more than ``numbers`` numbers.
     """
-    size = max(1, numbers // columns)
-    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+    block_rows = max(1, numbers // columns)
+    starts = range(0, rows, block_rows)
+    return [slice(start, min(start + block_rows, rows)) for start in starts]
 
 
 def keep_freed() -> None:
@@ -84,8 +89,8 @@ def keep_freed() -> None:
     makes many such arrays, allocating them again takes as long as the arithmetic.
     """
     # glibc learns from the size of an array that is freed: from then on it keeps freed
-    # arrays of up to this size. So make one, which is freed at once. A number has 8
-    # bytes.
+    # arrays of up to this size. So make one array, which is freed at once because
+    # nothing refers to it. A float64 number has 8 bytes.
     np.empty(KEPT_BYTES // 8)
 
 

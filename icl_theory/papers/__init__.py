@@ -26,5 +26,5 @@ def __getattr__(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-# An interrupt while a folder is imported is raised only afterwards.
+# Ctrl-C during the import of a folder is put off until the import ends.
 __getattr__ = _loads(__getattr__)

@@ -1,10 +1,11 @@
 r"""The exact test error of linear attention as a function of the test tasks.
 
-A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` from the means
-:math:`h = \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt. If
-γ = 0, the mean squared error of the layer is an affine function of the second moment W
-of the test tasks, for any matrix Γ. The column γ adds a quadratic function of W.
-`ErrorKernel` holds the coefficients of both functions. See docs/theory/alignment.md.
+A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` for the query x, from the
+means :math:`h = \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` over the N
+pairs of a prompt. If γ = 0, the mean squared error of the layer is an affine function
+of the second moment W of the test tasks, for any matrix Γ. The column γ adds a
+quadratic function of W. `ErrorKernel` holds the coefficients of both functions. See
+docs/theory/alignment.md.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ class ErrorKernel:
         + b\bigl[(\mathrm{tr}\,\Lambda W + \sigma^2)^2
         + 2\,\mathrm{tr}\,(\Lambda W)^2\bigr]
 
+    Here :math:`\langle W, K\rangle = \mathrm{tr}\,WK`.
+
     Parameters
     ----------
     matrix : array_like, (d, d)
         K.
     noise_gain : float
-        g, the variance of the prediction for labels of pure noise of variance 1.
+        g, the variance of :math:`x^\top\Gamma h` if all labels are noise of variance 1.
     squares_gain : float
-        b, the factor of E v² in the error, with the label variance v of a task. The
-        number b is 0 without the column γ.
+        b, the factor of E v² in the error. Here v is the label variance of a task, and
+        the mean is over tasks. Without the column γ, b is 0.
     covariance : array_like, (d, d)
         Covariance Λ of the tokens.
     noise : float
@@ -43,7 +46,7 @@ class ErrorKernel:
     Raises
     ------
     ValueError
-        A shape, or a number, is not allowed; the message names it.
+        A shape or a number is not allowed; the message names the argument.
 
     References
     ----------
@@ -69,6 +72,8 @@ class ErrorKernel:
     noise: float
 
     def __post_init__(self) -> None:
+        # `moment` refuses an array that is not a second moment, and `shaped` refuses an
+        # array of another shape.
         covariance = _dense(moment("covariance", self.covariance))
         set_fields(
             self,
@@ -92,7 +97,7 @@ class ErrorKernel:
         tasks : array_like, (d, d) or (d,)
             Second moment W of the test tasks, or its diagonal. If the layer has a
             column γ, the error is for normal tasks with mean zero. Otherwise it is for
-            tasks of any law.
+            any tasks with this second moment.
 
         Returns
         -------
@@ -101,11 +106,11 @@ class ErrorKernel:
         Raises
         ------
         ValueError
-            ``tasks`` is no second moment in d dimensions.
+            ``tasks`` is not a second moment in d dimensions.
         """
         W = _dense(moment("tasks", tasks, self.d))
         noise_variance = self.noise**2
-        affine = float(np.sum(W * self.matrix))
+        affine = float(np.sum(W * self.matrix))  # ⟨W, K⟩
         affine += noise_variance * (1.0 + self.noise_gain)
         if self.squares_gain == 0.0:
             return affine
@@ -118,9 +123,10 @@ class ErrorKernel:
 
 
 def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
-    r"""Return the exact test error of a layer, for all covariances of test tasks.
+    r"""Return the exact test error of a layer, for all second moments of test tasks.
 
-    Tokens have the covariance Λ, and queries have :math:`\Lambda_q`. With :math:`g =
+    Tokens have the covariance Λ, and queries have the second moment
+    :math:`\Lambda_q`. With :math:`g =
     \frac1N\mathrm{tr}\,\Lambda_q\Gamma\Lambda\Gamma^\top`,
 
     .. math:: K = (\Gamma\Lambda - I)^\top\Lambda_q(\Gamma\Lambda - I)
@@ -132,8 +138,8 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     gamma : array_like, (d, d), (d,) or (d, d + 1)
         Γ, or its diagonal, or Γ followed by the column γ.
     law : PromptLaw
-        Tokens, query, length and label noise of the test prompts. The prior of the law
-        is not used.
+        Tokens, query, length and label noise of the test prompts. The prior, which is
+        the second moment of the tasks of the law, is not used.
 
     Returns
     -------
@@ -142,7 +148,7 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     Raises
     ------
     ValueError
-        ``gamma`` does not fit the law, or ``law`` is no `PromptLaw`.
+        ``gamma`` does not fit the law, or ``law`` is not a `PromptLaw`.
 
     Examples
     --------
@@ -153,7 +159,7 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     >>> bool(abs(kernel.error([1.0, 1.0]) - 2 * law.floor - 0.09) < 1e-14)
     True
     """
-    checked_law = prompt_law(law)
+    checked_law = prompt_law(law)  # refuses any other object
     d = checked_law.d
     matrix_and_column = shaped("gamma", gamma, (d,), (d, d), (d, d + 1))
     if matrix_and_column.ndim == 1:
@@ -164,7 +170,9 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     covariance, _, query = checked_law.dense.moments  # Λ, the prior, Λ_q
     N = checked_law.N
     matrix_covariance = matrix @ covariance  # ΓΛ
+    # For a task w the mean of Γh - w over prompts is (ΓΛ - I)w.
     bias = matrix_covariance - np.eye(d)
+    # For symmetric A and any B, np.sum(A * B) is tr AB.
     noise_gain = float(np.sum(query * (matrix_covariance @ matrix.T))) / N
     K = bias.T @ query @ bias
     K += matrix_covariance.T @ query @ matrix_covariance / N

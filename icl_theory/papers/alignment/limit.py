@@ -1,11 +1,11 @@
 r"""The error of Letey et al. in the limit of many dimensions.
 
 The dimension d, the length N of prompts and the number k of pretraining tasks grow in
-proportion, and the number n of pretraining prompts like :math:`d^2`. The formulas are
-from the authors' public code. That code samples the mean resolvents, which this module
-computes as solutions of an equation. The ratios are α = N/d, κ = k/d and τ = n/d².
-Tasks have the covariance C, and ρ is the variance of the label noise. See
-docs/theory/alignment.md, "The limit of many dimensions".
+proportion, and the number n of pretraining prompts grows like :math:`d^2`. The ratios
+are α = N/d, κ = k/d and τ = n/d². Tasks have the covariance C, and ρ is the variance of
+the label noise. The formulas are from the authors' public code. That code samples the
+mean of a resolvent (``Resolvent``), which this module computes from the solution of an
+equation. See docs/theory/alignment.md, "The limit of many dimensions".
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
         """Return s minus the right side of its equation, which increases with s."""
         return s - 1.0 + float(np.mean(s * spectrum / (s * spectrum + nu))) / diversity
 
-    # At s = 1 the difference is 0 if κ = ∞ or C = 0, and positive otherwise.
+    # At s = 1 the difference is 0 if κ = ∞ or C = 0, and s is 1. Otherwise it is
+    # positive there, and negative at s = 0.
     s = 1.0
     if s_minus_right_side(1.0) > 0.0:
         # As s may be tiny, only its relative accuracy counts. With this tiny xtol,
@@ -74,11 +75,13 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
         s = brentq(s_minus_right_side, 0.0, 1.0, xtol=1e-300, rtol=ROOT_ACCURACY)
     F = 1.0 / (s * spectrum + nu)
     M = float(F.mean())
-    # Derivatives with respect to ν, with t = tr FCF/d.
+    # Derivatives with respect to ν, with t = tr FCF/d:
+    # M' = -(tr F²/d + M t/κ)/(1 + ν t/κ)
     t_over_kappa = float(np.mean(F**2 * spectrum)) / diversity
     M_slope = -(float(np.mean(F**2)) + M * t_over_kappa) / (1.0 + nu * t_over_kappa)
-    # The derivative of s = 1 - (1 - νM)/κ with respect to ν.
+    # s = 1 - (1 - νM)/κ, which is the equation of s in terms of M.
     s_slope = (M + nu * M_slope) / diversity
+    # F' = -F (s'C + I) F
     F_slope = -(F**2) * (s_slope * spectrum + 1.0)
     return Resolvent(F, F_slope)
 
@@ -92,11 +95,11 @@ class AlignmentLimit:
         \bigl[1 + (q - 2\nu)M + (q\tilde\lambda - \nu^2)M'\bigr]
 
     Here F is the mean resolvent at :math:`\nu = (c_{train} + \rho)/\alpha +
-    \tilde\lambda` and M its normalised trace; `ridge` is :math:`\tilde\lambda` and
-    `variance` is q. Primes are derivatives with respect to ν. Further
-    :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB` and :math:`c =
-    \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the paper,
-    whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
+    \tilde\lambda`, and M is its normalised trace. The number :math:`\tilde\lambda` is
+    the property `ridge`, and q is the property `variance`. Primes are derivatives with
+    respect to ν. Further :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB` and
+    :math:`c = \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the
+    paper, whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
 
     Parameters
     ----------
@@ -153,7 +156,10 @@ class AlignmentLimit:
 
     @cached_property
     def _axes(self) -> tuple[Array, Array | None]:
-        """Eigenvalues of C_train, and its eigenvectors if it is given as a matrix."""
+        """Eigenvalues of C_train, (d,), and its eigenvectors in columns, (d, d).
+
+        Instead of the eigenvectors there is None if C_train is given as a diagonal.
+        """
         if self.pretraining.ndim == 1:
             return self.pretraining, None
         values, vectors = np.linalg.eigh(self.pretraining)
@@ -167,8 +173,8 @@ class AlignmentLimit:
         return eigenvalues
 
     @property
-    def _noise_ratio(self) -> float:
-        """The part of ν that prompts of finite length cause, (c_train + ρ)/α."""
+    def _nu_without_ridge(self) -> float:
+        """The part (c_train + ρ)/α of ν, which prompts of finite length cause."""
         return (float(self._spectrum.mean()) + self.noise**2) / self.context
 
     def _resolvent(self, nu: float) -> Resolvent:
@@ -179,38 +185,39 @@ class AlignmentLimit:
     def ridge(self) -> float:
         r"""The effective ridge :math:`\tilde\lambda` of a fit to too few prompts.
 
-        The ridge is 0 if there are more prompts than entries of Γ, τ > 1. Otherwise it
-        is the root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
+        If there are more prompts than entries of Γ (τ > 1), the ridge is 0. Otherwise
+        it is the root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
         """
         from scipy.optimize import brentq  # slow to load
 
         if self.prompts > 1.0:
             return 0.0
         target = 1.0 - self.prompts
-        base = self._noise_ratio
+        nu_without_ridge = self._nu_without_ridge
 
         def gap(log_ridge: float) -> float:
             """Return λ̃M(ν) - (1 - τ) for the ridge λ̃, which is zero at the root."""
             ridge = math.exp(log_ridge)
-            return ridge * self._resolvent(base + ridge).M - target
+            return ridge * self._resolvent(nu_without_ridge + ridge).M - target
 
-        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times the sum
-        # c_max + (c_train + ρ)/α. The upper end of the search is e/(1 - τ) times this
-        # bound, to be safe.
-        c_max_plus_base = float(self._spectrum.max()) + base
-        log_high = math.log(c_max_plus_base / self.prompts) + 1.0
+        # All eigenvalues of C_train are at most c_max, so F >= 1/(c_max + ν), and the
+        # root is at most (1 - τ)/τ times the sum c_max + (c_train + ρ)/α. The upper end
+        # of the search is e/(1 - τ) times this bound, to be safe.
+        c_max_plus_nu = float(self._spectrum.max()) + nu_without_ridge
+        log_high = math.log(c_max_plus_nu / self.prompts) + 1.0
         # The gap increases with the ridge, and is negative for tiny ridges. The lower
         # end of the search is such a ridge, which is sought downwards by a factor e^5
         # at a time; any factor would do.
         log_low = log_high - 1.0
         while gap(log_low) > 0.0:
             log_low -= 5.0
+        # An absolute accuracy of the logarithm is a relative accuracy of the ridge.
         return math.exp(brentq(gap, log_low, log_high, xtol=ROOT_ACCURACY))
 
     @property
     def nu(self) -> float:
         """The point ν at which the resolvent is taken."""
-        return self._noise_ratio + self.ridge
+        return self._nu_without_ridge + self.ridge
 
     @cached_property
     def resolvent(self) -> Resolvent:
@@ -260,16 +267,18 @@ class AlignmentLimit:
         """Return the diagonal of C_test in the axes of C_train, (d,).
 
         K is diagonal in these axes, so that ⟨C_test, K⟩ depends on no other entries.
+        The argument ``tasks`` is C_test or its diagonal.
         """
-        C = moment("tasks", tasks, self.d)
+        C_test = moment("tasks", tasks, self.d)
         _, eigenvectors = self._axes
         if eigenvectors is not None:
-            matrix = np.diag(C) if C.ndim == 1 else C
-            # vᵀCv for each eigenvector v, a column
+            matrix = np.diag(C_test) if C_test.ndim == 1 else C_test
+            # vᵀ C_test v for each eigenvector v of C_train, a column
             return np.asarray(np.sum(eigenvectors * (matrix @ eigenvectors), axis=0))
-        if C.ndim == 2:
-            return np.diag(C)
-        return C
+        # C_train is diagonal, so its axes are the coordinate axes.
+        if C_test.ndim == 2:
+            return np.diag(C_test)
+        return C_test
 
     def misalignment(self, tasks: ArrayLike) -> float:
         """Return ⟨C_test, K⟩, the part of the error that depends on the axes of C_test.

@@ -1,12 +1,12 @@
 r"""Pretraining of linear attention on k tasks and n prompts, and its exact test error.
 
-`Pretraining` is the setting of Letey et al. at finite size. A draw of its tasks and
-prompts gives a matrix Γ, whose test error is exact (`error_kernel`).
+`Pretraining` is the setting of Letey et al. at finite size. The fit to a draw of its
+tasks and prompts is a matrix Γ, whose test error is exact (`error_kernel`).
 
 A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` for the query x, from the
-means :math:`h = \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt's
-N pairs. The column γ is optional. Λ is the covariance of the tokens, here I, and W the
-second moment of the tasks.
+means :math:`h = \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` over the N
+pairs of a prompt. The column γ is optional. Λ is the covariance of the tokens, here I.
+A task is a vector w, and W is the second moment of the tasks.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """The numbers from which the errors of any layer on n drawn prompts follow.
+    """The numbers of n drawn prompts that determine the errors of any layer on them.
 
     Attributes
     ----------
     query : ndarray, (n, d)
-        Queries x, with unit variance.
+        Queries x, which are standard normal.
     means : ndarray, (n, d) or (n, d + 1)
-        h of each prompt, followed by the mean s of squared labels if the layer has the
-        column γ.
+        The mean h of each prompt, followed by the mean s of squared labels if the layer
+        has the column γ.
     answer : ndarray, (n,)
         Labels of the queries, with noise.
     """
@@ -59,8 +59,10 @@ class Prompts:
 class Pretraining:
     r"""Pretraining on k tasks of one covariance, tested on tasks of another one.
 
-    Tokens and queries are standard normal in d dimensions. A task is normal with the
-    covariance C/d, so that labels :math:`w^\top x` have the variance c = tr C/d.
+    Tokens and queries are standard normal in d dimensions. A task w is normal with the
+    covariance C/d, so that labels :math:`w^\top x` have the variance c = tr C/d before
+    noise is added. C is :math:`C_{train}` in pretraining, and :math:`C_{test}` in
+    tests.
 
     Parameters
     ----------
@@ -148,11 +150,12 @@ class Pretraining:
         return PromptLaw(np.ones(self.d), prior, N=self.N, noise=self.noise)
 
     def draw_tasks(self, rng: np.random.Generator, count: int) -> Array:
-        """Draw tasks of the covariance C/d, (count, d)."""
+        """Draw normal tasks of the covariance C_train/d, (count, d)."""
         normal = rng.normal(size=(count, self.d)) / math.sqrt(self.d)
         if self.covariance.ndim == 1:
             return np.asarray(normal * np.sqrt(self.covariance))
-        # root(C) is a matrix F with FᵀF = C.
+        # root(C) is a matrix F with FᵀF = C. A row of standard normal numbers times F
+        # has the covariance C.
         return np.asarray(normal @ root(self.covariance))
 
     def draw_prompts(self, seed: int = 0) -> Prompts:
@@ -175,8 +178,9 @@ class Pretraining:
         if math.isinf(self.prompts):
             raise argument_error("prompts", self.prompts, "finite, to draw them")
         n = int(self.prompts)
-        # Three times the bytes of the tokens, the queries and the d² products of query
-        # and means of each prompt: a generous allowance for all that is computed.
+        # Each prompt has N d numbers for the tokens, d for the query and d² products of
+        # query and means. Allow three times their bytes, 24 for each number: a generous
+        # allowance for all that is computed.
         check_fits("prompts", n, 24.0 * n * (self.N + self.d + 1.0) * self.d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         # w has the task of each prompt, (n, d).
@@ -187,17 +191,18 @@ class Pretraining:
             w = pretraining_tasks[rng.integers(len(pretraining_tasks), size=n)]
         tokens = rng.normal(size=(n, self.N, self.d))
         query = rng.normal(size=(n, self.d))
-        labels = np.einsum("pnd,pd->pn", tokens, w)
+        # In the subscripts, p is the prompt, i the pair, and d the coordinate.
+        labels = np.einsum("pid,pd->pi", tokens, w)
         labels += self.noise * rng.normal(size=labels.shape)
         answer = np.sum(query * w, axis=1) + self.noise * rng.normal(size=n)
-        means = np.einsum("pn,pnd->pd", labels, tokens) / self.N
+        means = np.einsum("pi,pid->pd", labels, tokens) / self.N
         if self.squares:
             mean_square = np.mean(labels**2, axis=1)
             means = np.column_stack([means, mean_square])
         return Prompts(query, means, answer)
 
     def risk(self, seed: int = 0) -> EmpiricalRisk:
-        """Return the loss of n drawn prompts as a function of Γ, which starts at zero.
+        """Return the loss of Γ on n drawn prompts, as a risk that starts at Γ = 0.
 
         Parameters
         ----------
@@ -216,7 +221,7 @@ class Pretraining:
             The layer has the column γ, or the number of prompts is infinite.
         """
         # In the equations that `equations` makes of the prompts, the unknowns are the
-        # entries of Γ alone. With `squares` there is also γ.
+        # entries of Γ alone. With ``squares`` the layer also has γ.
         if self.squares:
             raise argument_error("squares", self.squares, "False, for descent")
         drawn = self.draw_prompts(seed)
@@ -226,11 +231,12 @@ class Pretraining:
     def fit(self, seed: int = 0, ridge: float = 0.0) -> Array:
         r"""Draw tasks and prompts, and return the matrix that fits the prompts best.
 
-        The matrix minimises :math:`\frac1n\sum_m(\hat y_m - y_m)^2 +
-        \lambda\lVert\Gamma \rVert^2`. For λ = 0 and fewer prompts than trained
-        entries it is the minimiser of least norm, at which gradient descent from zero
-        ends. For infinitely many prompts the sum becomes the mean over all prompts with
-        the drawn tasks.
+        The matrix G is Γ, or :math:`(\Gamma, \gamma)` if the layer has the column γ. It
+        minimises :math:`\frac1n\sum_m(\hat y_m - y_m)^2 + \lambda\lVert G\rVert_F^2`,
+        in which :math:`y_m` is the label of the query of prompt m. For λ = 0 and fewer
+        prompts than trained entries it is the minimiser of least norm, at which
+        gradient descent from zero ends. For infinitely many prompts the mean over
+        prompts becomes the expectation over all prompts with the drawn tasks.
 
         Parameters
         ----------
@@ -242,51 +248,53 @@ class Pretraining:
         Returns
         -------
         ndarray, (d, d) or (d, d + 1)
-            Γ, followed by the column γ if the layer has it.
+            The matrix G.
         """
         ridge = number("ridge", ridge, zero=True, maximum=LARGEST)
         if math.isinf(self.prompts):
             return self._fit_to_law(seed, ridge)
         drawn = self.draw_prompts(seed)
         n = len(drawn.answer)
-        # The bytes of four copies of the n equations, and of a square matrix with a row
-        # for each trained entry. This is a generous estimate of the memory that least
-        # squares need.
+        # Four copies, with 8 bytes for each number, of the n equations and of a square
+        # matrix with a row for each trained entry. This is a generous estimate of the
+        # memory that least squares need.
         check_fits("prompts", n, 32.0 * (n + self.features) * self.features)
-        # A prompt has the equation Σ Γ_ij x_i h_j = y, divided by √n.
+        # A prompt has the equation Σ G_ij x_i φ_j = y, divided by √n. The features φ of
+        # the prompt are its ``means``: h, or h and s.
         products = drawn.query[:, :, None] * drawn.means[:, None, :]
         system = products.reshape(n, -1) / math.sqrt(n)
         target = drawn.answer / math.sqrt(n)
         if ridge > 0.0:
-            # The equations √λ Γ_ij = 0, one for each entry, add λ|Γ|² to the sum of
+            # The equations √λ G_ij = 0, one for each entry, add λ‖G‖² to the sum of
             # squares.
             system = np.vstack([system, math.sqrt(ridge) * np.eye(self.features)])
             target = np.concatenate([target, np.zeros(self.features)])
-        solution = np.linalg.lstsq(system, target)[0]
+        solution, *_ = np.linalg.lstsq(system, target)
         return np.asarray(solution.reshape(self.d, -1))
 
     def _fit_to_law(self, seed: int, ridge: float) -> Array:
-        """Return the best matrix for infinitely many prompts of k drawn tasks.
+        """Return the matrix of `fit` for infinitely many prompts of k drawn tasks.
 
         With infinitely many tasks nothing is drawn. The matrix is (d, d) or (d, d + 1).
         """
         if math.isinf(self.tasks):
-            # Over normal tasks the means of sh and of sw vanish, because both are odd
-            # in w. So the best γ is zero.
+            # The best γ is zero here. Over normal tasks the means of sh and of sw
+            # vanish, because both are odd in w.
             moments = _FeatureMoments.of_law(self.law(), self.squares)
         else:
             rng = np.random.default_rng(integer("seed", seed, minimum=0))
             w = self.draw_tasks(rng, int(self.tasks))
             moments = _FeatureMoments.of_tasks(self.law(w), w, self.squares)
-        # The normal equations Γ(E (h, s)(h, s)ᵀ + λ) = E w (h, s)ᵀ. Least squares take
-        # the solution of least norm if the matrix is singular.
+        # The normal equations are G(E φφᵀ + λI) = E wφᵀ with the features φ = (h, s),
+        # or φ = h. The code solves their transpose. Least squares take the solution of
+        # least norm if the matrix in parentheses is singular.
         second = moments.second + ridge * np.eye(len(moments.second))
-        solution = np.linalg.lstsq(second, moments.cross.T)[0]
+        solution, *_ = np.linalg.lstsq(second, moments.cross.T)
         return np.asarray(solution.T)
 
     def kernel(self, gamma: ArrayLike) -> ErrorKernel:
         """Return the exact test error of a matrix as a function of the test tasks."""
-        # `error_kernel` does not use the prior of this law, so it serves all tasks.
+        # `error_kernel` does not use the prior of this law, so any prior will do.
         return error_kernel(gamma, self.law())
 
     def errors(
@@ -306,12 +314,12 @@ class Pretraining:
             Number of draws, and the seed of the first draw. Each further draw has the
             next seed.
         ridge : float
-            Ridge of the fit.
+            The ridge λ of `fit`.
 
         Returns
         -------
         ndarray, (draws, tests), squared label units
-            An estimate of the mean error is the mean over the first axis.
+            The mean over the first axis estimates the expected error.
         """
         draws = integer("draws", draws, minimum=1)
         # Tests of the covariance C have tasks of the second moment C/d, as in
@@ -338,9 +346,10 @@ class Pretraining:
 
 @dataclass(frozen=True, eq=False)
 class _FeatureMoments:
-    """Second moments of the features (h, s), and their products with the task w.
+    """Second moments of the features of a prompt, and mean products with its task w.
 
-    Without the column γ the only features are h.
+    The features are h and s, or h alone without the column γ. E is the mean over
+    prompts.
     """
 
     second: Array  # E (h, s)(h, s)ᵀ, (d, d) or (d + 1, d + 1)
@@ -350,7 +359,7 @@ class _FeatureMoments:
     def of_law(cls, law: PromptLaw, squares: bool) -> _FeatureMoments:
         """Return the means over prompts with normal tasks."""
         dense = law.dense  # ``dense.second`` is E h hᵀ
-        _, prior, _ = dense.moments  # W, which is also E w hᵀ
+        _, prior, _ = dense.moments  # W, which is also E w hᵀ as Λ = I
         if not squares:
             return cls(dense.second, prior)
         # As Λ = I, the label variance v = |w|² + σ² of a task has the mean tr W + σ²
@@ -382,9 +391,10 @@ class _FeatureMoments:
     ) -> _FeatureMoments:
         """Return the moments of the features h and s.
 
-        ``law.second`` is E h hᵀ. For a given task with the label variance v,
-        E s = v, E sh = (1 + 2/N)vw and E s² = (1 + 2/N)v². The arguments ``mean_vw``
-        and ``mean_v_square`` are the means of vw and of v² over tasks.
+        ``law`` is the law of the prompts with matrices, so that ``law.second`` is
+        E h hᵀ. For a given task with the label variance v, E s = v, E sh = (1 + 2/N)vw
+        and E s² = (1 + 2/N)v². The arguments ``mean_vw`` and ``mean_v_square`` are the
+        means of vw and of v² over tasks.
         """
         factor = 1.0 + 2.0 / law.N
         second = np.block(
@@ -394,5 +404,5 @@ class _FeatureMoments:
             ]
         )
         _, prior, _ = law.moments
-        # E wh = w wᵀ and E ws = vw for a given task, as Λ = I.
+        # E w hᵀ = w wᵀ and E ws = vw for a given task, as Λ = I.
         return cls(second, np.column_stack([prior, mean_vw]))

@@ -55,7 +55,7 @@ def imbalanced(K: int, epsilon: float, dominant: float = 0.5) -> GroupedRegressi
     """
     rare = 1.0 - dominant
     return GroupedRegression(
-        L=1.0,
+        L=1.0,  # w has the covariance L²I
         delta=math.sqrt(2.0),  # the distance of two orthonormal features
         sizes=(1, K - 1),
         shares=(dominant, rare),
@@ -183,10 +183,10 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
 def loose(ratios: Array, name: str) -> str:
     """Return the verdict on a bound that holds and contains a logarithm.
 
-    ``ratios`` are measured numbers of steps, divided by the bound without its
-    logarithm, for K or ε closer and closer to the limit. If they tend to 1, the
-    logarithm is needless, and the verdict says so. ``name`` is what the verdict calls
-    the logarithm.
+    ``ratios`` are measured numbers of steps for K or ε closer and closer to the limit.
+    They are divided by their leading order, which is a constant times the bound without
+    its logarithm. If they tend to 1, the logarithm is needless, and the verdict says
+    so. ``name`` is the name of the logarithm in the verdict.
     """
     first_error = abs(ratios[0] - 1.0)
     last_error = abs(ratios[-1] - 1.0)
@@ -239,14 +239,15 @@ def balanced_phases(quick: bool) -> Claim:
     """
     epsilon = 1e-6
     sizes = (100, 1000, 10**4, 10**6)
-    # Steps of the two phases, divided by their leading orders K²/η and (K - 1)/(4ηε),
-    # the bounds without their logarithms. `balanced` has the learning rate η = 1.
+    # Steps of the two phases, divided by their leading orders K²/η and (K - 1)/(4ηε).
+    # These are the bounds without their logarithms, up to a constant. `balanced` has
+    # the learning rate η = 1.
     growth = []
     convergence = []
     for K in sizes:
         run = balanced(K, epsilon).simulate()
         assert run.phases is not None  # a run of balanced features has phases
-        _, growth_end = run.phases.I  # first and last step of Phase I
+        _first, growth_end = run.phases.I  # the first and the last step of Phase I
         growth.append(growth_end / K**2)
         further = run.steps - growth_end
         convergence.append(further * 4.0 * epsilon / (K - 1.0))
@@ -265,10 +266,10 @@ def balanced_phases(quick: bool) -> Claim:
 
 
 def steps_to_losses(run: Trajectory, group: int, targets: Array) -> Array:
-    """Return the first step at which the loss of a query is at each target, or below.
+    """Return, for each target, the first step at which a query has at most this loss.
 
-    The query is of the dominant feature if ``group`` is 0, and of a rare one if it
-    is 1. A step is -1 if the run does not reach the target.
+    The query is of the dominant feature if ``group`` is 0, and of a rare one if
+    ``group`` is 1. A step is -1 if the run does not reach the target.
     """
     steps = []
     for target in targets:
@@ -304,8 +305,8 @@ def dominant_first(quick: bool) -> Claim:
         rare_attention.append(float(attention_of_rare))
     # The largest difference between the ratios of two K for the same target.
     spread = np.ptp(ratios, axis=0).max()
-    # Cautious bounds: the attention is about 1/K, at most 1/300, and the ratios of
-    # these K differ by 0.002.
+    # Cautious bounds: the attention is about 1/K, at most 1/300 as K is at least 300.
+    # The ratios of these K differ by at most 0.002 in a full audit.
     return Claim.of(
         max(rare_attention) < 0.01 and spread < 0.02,
         f"p_1 = ½, K = {sizes[0]:,} to {sizes[-1]:,}, ε = {listed(targets, 'g')}",
@@ -318,11 +319,9 @@ def dominant_first(quick: bool) -> Claim:
 
 def sizes_and_chances(quick: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Return the numbers K and the chances p_1 for which the phases are measured."""
-    sizes = (1000, 10**4, 10**6)
-    chances = (0.5, 0.8)
     if quick:
         return QUICK_SIZES, (0.5,)
-    return sizes, chances
+    return (1000, 10**4, 10**6), (0.5, 0.8)
 
 
 @row(
@@ -336,14 +335,16 @@ def falling(quick: bool) -> Claim:
     """
     sizes, chances = sizes_and_chances(quick)
     powers = np.power(sizes, 1.98)
-    steps = []  # an array over K for each p_1
-    # Steps divided by their leading order (1 - p_1)K^1.98/(2p_1²): an array for each
-    # p_1.
+    # Two lists with an array over K for each p_1: the steps until the score has fallen,
+    # and these steps divided by their leading order (1 - p_1)K^1.98/(2p_1²).
+    steps = []
     ratios = []
     for p in chances:
-        of_sizes = np.array([phases(K, EPSILON, p).fall for K in sizes], dtype=float)
-        steps.append(of_sizes)
-        ratios.append(of_sizes / powers * 2.0 * p**2 / (1.0 - p))
+        steps_by_size = np.array(
+            [phases(K, EPSILON, p).fall for K in sizes], dtype=float
+        )
+        steps.append(steps_by_size)
+        ratios.append(steps_by_size / powers * 2.0 * p**2 / (1.0 - p))
     all_fall = np.min(steps) > 0.0  # a step of -1 means that a score did not fall
     # The bound, which has the factor ln K, holds if these ratios do not grow with K.
     ratios_fall = bool((np.diff(ratios) < 0.0).all())
@@ -360,7 +361,7 @@ def falling(quick: bool) -> Claim:
     # fall. So the score falls so far only if K^0.02 > ½((1 - p)/p)². The right side is
     # ½·4² for p = 0.2, and ln K is 50 times the logarithm of K^0.02.
     least_log_K = 50.0 * math.log(0.5 * 4.0**2)
-    phrases = [listed(of_sizes, ".3f") for of_sizes in ratios]
+    phrases = [listed(ratios_by_size, ".3f") for ratios_by_size in ratios]
     return Claim.of(
         all_fall and ratios_fall,
         f"K = {listed(sizes, ',')}, p_1 = {listed(chances)}",
@@ -382,28 +383,29 @@ def switching(quick: bool) -> Claim:
     after as many it has half of the attention
     """
     sizes, chances = sizes_and_chances(quick)
-    square = np.square(sizes, dtype=float)
+    K_squared = np.square(sizes, dtype=float)
     are_in_order = True
     # Steps until a rare query has half of its attention on its own feature, divided by
-    # K²/(1 - p_1): an array for each p_1.
+    # K²/(1 - p_1): an array over K for each p_1.
     ratios = []
     for p in chances:
         ends = [phases(K, EPSILON, p) for K in sizes]
         for end in ends:
             are_in_order &= end.fall < end.overtaken < end.half < end.converged
         steps_to_half = np.array([end.half for end in ends])
-        ratios.append(steps_to_half / square * (1.0 - p))
+        ratios.append(steps_to_half / K_squared * (1.0 - p))
 
-    # Details for p_1 = ½ alone.
+    # Details for p_1 = ½ alone, the first of the chances.
     ends_at_half = [phases(K, EPSILON, chances[0]) for K in sizes]
-    overtaken = np.array([end.overtaken for end in ends_at_half]) / square
-    half = np.array([end.half for end in ends_at_half]) / square
+    overtaken = np.array([end.overtaken for end in ends_at_half]) / K_squared
+    half = np.array([end.half for end in ends_at_half]) / K_squared
     # The third phase alone takes a number of steps of the order K^1.5.
     ends_at_largest = ends_at_half[-1]
     third_phase = (ends_at_largest.half - ends_at_largest.overtaken) / sizes[-1] ** 1.5
-    at_largest = [of_sizes[-1] for of_sizes in ratios]
+    at_largest = [ratios_by_size[-1] for ratios_by_size in ratios]
     return Claim.of(
-        # The ratios are largest for the smallest K: 1.07 for K = 1000 and p_1 = ½.
+        # The ratios are largest for the smallest K: 1.07 for K = 1000 in a full audit,
+        # and 1.14 for K = 300 in a quick one.
         are_in_order and np.max(ratios) < 1.2,
         f"K = {listed(sizes, ',')}, p_1 = {listed(chances)}",
         f"p_1 = ½: overtaken at {listed(overtaken, '.4f')} K²/η, half at"
@@ -424,18 +426,18 @@ def converging(quick: bool) -> Claim:
     targets = np.array([1e-3, 1e-5])
 
     def ratios_of(K: int) -> Array:
-        """Return the steps after Phase III to each target, over (K - 1)²/(2Kε)."""
+        """Return steps from Phase III to each target ε, divided by (K - 1)²/(2Kε)."""
         # The run to the smallest target passes the larger one on its way.
-        half = phases(K, targets[-1]).half
+        phase_III_end = phases(K, targets[-1]).half
         run = trained(K, targets[-1], 0.5)
-        steps = steps_to_losses(run, group=1, targets=targets) - half
+        steps = steps_to_losses(run, group=1, targets=targets) - phase_III_end
         return steps * 2.0 * targets * K / (K - 1.0) ** 2
 
-    ratios = np.array([ratios_of(K) for K in sizes])
+    ratios = np.array([ratios_of(K) for K in sizes])  # a row for each K
     phrases = [listed(of_targets, ".3f") for of_targets in ratios]
     at_smallest_target = ratios[:, -1]
     return Claim.of(
-        # The ratios are 1 in the limit of small ε, and 1.018 at ε = 1e-5.
+        # The ratios are 1 in the limit of small ε, and 1.018 at ε = 1e-5 for large K.
         np.abs(at_smallest_target - 1.0).max() < 0.02,
         f"p_1 = ½, K = {listed(sizes, ',')}, ε = {listed(targets, 'g')}",
         f"steps over (K-1)²/(2ηKε): {'; '.join(phrases)}",
@@ -465,21 +467,22 @@ def four_phases(quick: bool) -> Claim:
     ends = first_steps(run, conditions)
     # A step of -1 stands for a phase that does not end, and is no step of the run.
     shares = [rare_shares(run, run.at(max(end, 0))) for end in ends]
-    own = [share.own for share in shares]
-    dominant = [share.dominant for share in shares]
-    rest = [share.rest for share in shares]
+    own_shares = [share.own for share in shares]
+    dominant_shares = [share.dominant for share in shares]
+    rest_shares = [share.rest for share in shares]
     # A phase that does not end has the step -1, which would be out of order unless it
     # were the first.
     are_in_order = ends[0] >= 0 and ends == sorted(ends)
-    # What the dominant feature loses in the first two phases goes to the other rare
-    # features: they then have most of the attention.
-    rest_at_fall, rest_when_overtaken, _, _ = rest
+    # The attention that the dominant feature loses in the first two phases goes to the
+    # other rare features: they then have most of the attention.
+    rest_at_fall, rest_when_overtaken, _, _ = rest_shares
     return Claim.of(
         are_in_order and min(rest_at_fall, rest_when_overtaken) > 0.5,
         f"K = 50, p_1 = ½, mean loss ε = {epsilon:g}",
         f"ends at steps {listed(ends, ',')}; share of the own feature"
-        f" {listed(own, '.3f')}, of the dominant one {listed(dominant, '.3f')}, of all"
-        f" others {listed(rest, '.3f')}",
+        f" {listed(own_shares, '.3f')}, of the dominant one"
+        f" {listed(dominant_shares, '.3f')}, of all others"
+        f" {listed(rest_shares, '.3f')}",
     )
 
 
@@ -621,14 +624,14 @@ def short_prompts(quick: bool) -> Claim:
     """
     K = 6 if quick else 20
     epsilon = 1e-2 if quick else 1e-3
-    # A problem that does not reach ε takes thousands of steps, so that a quick audit
-    # leaves out N = 5K.
+    # A run that does not reach ε takes thousands of steps. One such case is enough for
+    # a quick audit, which leaves out N = 5K.
     multiples = (1, 20) if quick else (1, 5, 20)
     # A run of `imbalanced` ends at an excess over the least loss. Here the loss itself
     # has to reach ε.
     problems = [balanced(K, epsilon), imbalanced(K, EPSILON).changed(epsilon=epsilon)]
     phrases = []
-    reached = []
+    reached = []  # the multiples N/K at which both problems reach ε
     for multiple in multiples:
         N = multiple * K
         runs = [problem.changed(N=N).simulate() for problem in problems]

@@ -45,7 +45,7 @@ class SoftmaxHeads(Family):
         Standard deviation of the label noise, label units.
     heads : int
         Number of heads H.
-    start : float or array_like, (2 heads,)
+    start : float or array_like, (2H,)
         Standard deviation of all parameters at step 0, or the parameters (μ, ω)
         themselves.
     seed : int
@@ -59,9 +59,11 @@ class SoftmaxHeads(Family):
 
     Examples
     --------
+    The least loss of two heads with the inverse temperatures ω and -ω:
+
     >>> import icl_theory as icl
-    >>> omega, least = icl.SoftmaxHeads(heads=2).risk().best
-    >>> round(least, 4)
+    >>> omega, least_loss = icl.SoftmaxHeads(heads=2).risk().best
+    >>> round(least_loss, 4)
     0.3337
     """
 
@@ -112,7 +114,7 @@ class SoftmaxHeads(Family):
         return self._risk  # type: ignore[attr-defined, no-any-return]
 
     def describe(self, run: Trajectory) -> None:
-        """Note the best ω, which is known for one head and for two heads."""
+        """Add the best ω and its loss to the notes of a run, for one or two heads."""
         best = self.risk().best
         if best is not None:
             omega, loss = best
@@ -120,7 +122,7 @@ class SoftmaxHeads(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        output, omega = np.split(run.params, 2)  # (H,) each
+        output, omega = np.split(run.params, 2)  # μ and ω, (H,) each
         columns = {
             "zero_sum": float(abs(output.sum()) / np.abs(output).sum()),
             "omega": float(np.abs(omega).max()),

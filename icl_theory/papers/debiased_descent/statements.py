@@ -2,9 +2,11 @@
 
 A head h has an output weight μ_h and an inverse temperature ω_h. Two heads with ω and
 -ω are called a pair. Heads are compared with a step of descent on centred tokens, whose
-loss is `debiased`, and with linear attention (`PromptLaw`). `InterpolatedHeads` makes
-many runs affordable. A prompt has N pairs (x_i, y_i) of a token in d dimensions and a
-label. The label noise has the standard deviation σ.
+loss `debiased` returns, and with linear attention (`PromptLaw`). `InterpolatedHeads` is
+a fast approximation of the risk, with which many runs are affordable. A prompt has N
+pairs (x_i, y_i) of a token in d dimensions and a label. A label is βᵀx_i plus noise of
+the standard deviation σ, for a task β that is drawn for each prompt. The answer to the
+query x is βᵀx, which is also called the target y.
 
 The functions that are decorated with `row` are rows of the audit: their docstrings are
 the statements, and ``quick`` asks for a smaller measurement. `DEBIASED` says which
@@ -38,8 +40,8 @@ SOURCE = "He, Pan, Chen, Yang 2025, {} (reconstructed)"
 # Signs of the inverse temperatures of a pair.
 PAIR = np.array([1.0, -1.0])
 # For such a small ω the difference of a pair's two softmax averages is linear in ω. The
-# loss of the pair then equals the loss of a debiased step up to the order ω², about
-# 1e-6.
+# loss of the pair then equals the loss of a step of descent on centred tokens, up to
+# the order of ω², which is 1e-6.
 SMALL_OMEGA = 1e-3
 # Bounds on the two numbers of `unpaired` at the end of a run. Both numbers are near 0
 # for a pair, and near 1 for two equal heads. The bounds only have to tell these two
@@ -59,9 +61,10 @@ class Effort(NamedTuple):
     rate: float  # learning rate
 
 
-# Runs end at |ω| from 0.32 to 0.58. On the way |ω| reaches up to 0.78, where the
-# polynomials are extrapolated a little. `ends_of_heads` measures the error of the last
-# losses. A quick audit takes a quarter of the steps, at four times the learning rate.
+# Runs end at |ω| from 0.32 to 0.58. On the way |ω| reaches up to 0.78 in a full audit,
+# and 0.73 in a quick one. Beyond the reach the moments are extrapolated.
+# `ends_of_heads` measures the error of the last losses. A quick audit takes a quarter
+# of the steps, at four times the learning rate.
 FULL = Effort(nodes=13, reach=0.7, steps=1000, rate=0.02)
 QUICK = Effort(nodes=8, reach=0.5, steps=250, rate=0.08)
 
@@ -73,8 +76,8 @@ class BestHeads(NamedTuple):
     loss: float  # with this ω and the best output weights
 
 
-# The first two trials of ω in a quick search, for one head and for a pair. The best ω
-# at N = 40 are 0.52 and 0.074; a pair at N = 160 has 0.033.
+# The first two trials of ω in a quick search, by the number of heads. At N = 40 the
+# best ω is 0.52 for one head and 0.074 for a pair; at N = 160 it is 0.033 for a pair.
 QUICK_TRIALS = {1: (0.4, 0.5), 2: (0.03, 0.08)}
 
 
@@ -85,7 +88,7 @@ def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
     A quick search ends when ω² changes by less than 1 %. As the loss is stationary at
     the best ω, the error of the least loss is of second order in this change.
     """
-    risk = SoftmaxHeads(heads=heads, N=N).risk()
+    risk = SoftmaxHeads(heads=heads, N=N).risk()  # d = 5 and σ = 0.1 by default
     if not quick:
         best = risk.best
         assert best is not None  # it is None only for more than two heads
@@ -100,14 +103,17 @@ def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
         ``losses``.
         """
         omega = math.sqrt(omega_squared)
-        best_output = risk.with_best_output(omega * signs)
-        losses.append(best_output.loss)
-        return float(best_output.slopes @ signs) / omega
+        at_best_output = risk.with_best_output(omega * signs)
+        losses.append(at_best_output.loss)
+        return float(at_best_output.slopes @ signs) / omega
 
-    # The loss with the best output weights is an even function of ω. Its derivative
-    # with respect to ω² is nearly linear, so that the secant method needs few trials.
+    # The loss with the best output weights is an even function of ω, so it is a
+    # function of ω². Its derivative is nearly linear in ω², so that the secant method
+    # needs few trials.
     x0, x1 = (omega**2 for omega in QUICK_TRIALS[heads])
     search = root_scalar(slope, method="secant", x0=x0, x1=x1, rtol=1e-2)
+    # No trial is at the root itself. The least loss of the trials replaces the loss at
+    # the root.
     return BestHeads(omega=math.sqrt(search.root), loss=min(losses))
 
 
@@ -117,8 +123,8 @@ def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
     The function takes half the time of ``risk.loss``. The parameters are (μ, ω).
     """
     output, omega = np.split(params, 2)
-    # The moments E[o_h o_k] of the averages o of two heads, and E[o_h y]. The target y
-    # has the mean square d.
+    # G has the moments E[o_h o_k], and g the moments E[o_h y], with the average o_h of
+    # the labels in head h. As E y² = d, the loss is ½(μᵀGμ - 2μᵀg + d).
     G, g = risk.quadratic(omega)
     return 0.5 * float(output @ (G @ output - 2.0 * g) + risk.d)
 
@@ -135,8 +141,11 @@ def debiased(d: int, N: int, noise: float) -> float:
 
 
 def prompt_law(N: int) -> PromptLaw:
-    """Return the problem of linear attention on prompts of N tokens, d = 5, σ = 0.1."""
-    return PromptLaw(np.ones(5), N=N, noise=0.1)
+    """Return the law of prompts with N isotropic tokens, d = 5 and σ = 0.1.
+
+    Its methods return losses of linear attention.
+    """
+    return PromptLaw(covariance=np.ones(5), N=N, noise=0.1)
 
 
 @row(
@@ -151,7 +160,7 @@ def better_than_one(quick: bool) -> Claim:
     lengths_of_one = lengths[:1] if quick else lengths
     one_head = np.array([best_heads(1, N, quick).loss for N in lengths_of_one])
     two_heads = np.array([best_heads(2, N, quick).loss for N in lengths])
-    linear = np.array([prompt_law(N).floor for N in lengths])
+    linear = np.array([prompt_law(N).floor for N in lengths])  # the least losses
     gap = two_heads / linear - 1.0
     two_are_better = bool((two_heads[: len(one_head)] < one_head).all())
     gap_falls = bool((np.diff(gap) < 0.0).all())
@@ -182,14 +191,15 @@ def debiased_step(quick: bool) -> Claim:
     good as the best such step
     """
     lengths = (40, 160) if quick else (10, 40, 160, 640)
-    step_losses = np.array([debiased(5, N, 0.1) for N in lengths])
+    step_losses = np.array([debiased(d=5, N=N, noise=0.1) for N in lengths])
     pairs = [best_heads(2, N, quick) for N in lengths]
     omegas = np.array([pair.omega for pair in pairs])
     pair_losses = np.array([pair.loss for pair in pairs])
     gain = 1.0 - pair_losses / step_losses
-    # The largest relative difference between a pair of small ω and the step.
+    # The largest relative difference between the losses of a pair of small ω and of the
+    # step.
     error = off([loss_of_small_pair(N) for N in lengths], step_losses)
-    # At the longest prompts the gain is 1e-6 in a full audit, and 2e-5 in a quick one.
+    # For the longest prompts the gain is 1e-6 in a full audit, and 2e-5 in a quick one.
     gain_vanishes = bool((np.diff(gain) < 0.0).all()) and 0.0 < gain[-1] < 1e-4
     return Claim.of(
         # The error is 3e-7, of the order of ω².
@@ -244,10 +254,11 @@ class InterpolatedHeads(WithStart, Risk):
 
         There are ``nodes`` Chebyshev nodes on [-reach, reach].
         """
-        x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
+        x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)  # on [-1, 1]
         # The matrix maps values at the nodes to coefficients.
         to_coefficients = np.linalg.inv(chebyshev.chebvander(x, nodes - 1))
-        # A head for each node, with the ω of this node, has all moments at the nodes.
+        # With one head at each node, the moments of these heads are the values of G and
+        # g at all nodes.
         gram, means = risk.quadratic(reach * x)
         return cls(
             start=risk.start,
@@ -259,14 +270,18 @@ class InterpolatedHeads(WithStart, Risk):
 
     @cached_property
     def _derivatives(self) -> Array:
-        """Derivatives of the Chebyshev polynomials, as coefficients, (n - 1, n)."""
+        """Derivatives of the Chebyshev polynomials T_0 ... T_(n-1), (n - 1, n).
+
+        Column j has the derivative of T_j, as coefficients of T_0 ... T_(n-2).
+        """
         return np.asarray(chebyshev.chebder(np.eye(len(self.means))))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (2H,)."""
         output, omega = np.split(params, 2)
         n = len(self.means)
-        # The Chebyshev polynomials at each ω, and their derivatives, (H, n).
+        # The Chebyshev polynomials of ω/reach for each head, and their derivatives with
+        # respect to ω, (H, n).
         basis = chebyshev.chebvander(omega / self.reach, n - 1)
         basis_slopes = basis[:, :-1] @ self._derivatives / self.reach
         G = basis @ self.gram @ basis.T
@@ -372,23 +387,23 @@ def emerging_pair(quick: bool) -> Claim:
     # The bound of 1 % allows for runs that have not quite converged at the last step.
     has_loss_of_one = np.abs(ends.losses / one_head - 1.0) < 0.01
     are_equal_heads = (ends.imbalances.min(axis=1) > LEAST_OF_EQUAL) & has_loss_of_one
-    all_are_either = bool((is_pair | are_equal_heads).all())
+    all_are_pairs_or_equal = bool((is_pair | are_equal_heads).all())
     opposite_end_as_pairs = is_pair[~has_equal_signs].all()
     # "Most" means more than half of the runs from equal signs.
     most_equal_merge = are_equal_heads[has_equal_signs].mean() > 0.5
-    pairs_of_opposite = count_of_pairs(is_pair[~has_equal_signs])
-    pairs_of_equal = count_of_pairs(is_pair[has_equal_signs])
+    pairs_from_opposite = count_of_pairs(is_pair[~has_equal_signs])
+    pairs_from_equal = count_of_pairs(is_pair[has_equal_signs])
     return Claim.of(
-        # An interpolation error of 0.01 is far below the difference of the losses 0.35
-        # and 0.72 that the row tells apart.
-        all_are_either
+        # An interpolation error of 0.01 is far below the difference of the two losses
+        # that the row tells apart: 0.35 of a pair, and 0.72 of equal heads.
+        all_are_pairs_or_equal
         and ends.error < 0.01
         and opposite_end_as_pairs
         and most_equal_merge,
         f"d = 5, N = 40, σ = 0.1, {starts} starts of size 0.1, {effort.steps:,} steps"
         f" of η = {effort.rate}; moments of heads interpolated in ω",
-        f"a pair in the end: {pairs_of_opposite} with opposite signs, with the loss"
-        f" {least_words(ends.losses[is_pair])}, {pairs_of_equal} with equal ones; all"
+        f"a pair in the end: {pairs_from_opposite} with opposite signs, with the loss"
+        f" {least_words(ends.losses[is_pair])}, {pairs_from_equal} with equal ones; all"
         " others end with two equal heads and the loss"
         f" {least_words(ends.losses[are_equal_heads])}, of one head {one_head:.4f};"
         f" interpolation adds at most {decade(ends.error)}",
@@ -446,7 +461,8 @@ def minima(quick: bool) -> Claim:
         gains.append(1.0 - three_heads.with_best_output(omega).loss / pair.loss)
     largest_difference = max(map(abs, [*excesses, *gains]))
     # In a full audit the searches end at imbalances up to 5e-4, excesses of 2e-4, and
-    # |ω| = 0.1. With more iterations imbalances and excesses would be smaller.
+    # |ω| = 0.1. With more iterations imbalances and excesses would be smaller. The
+    # bound on |ω| excludes 0.52, where a single head is best.
     weights_cancel = max(imbalances) < 1e-3
     has_loss_of_pair = largest_difference < 1e-3
     return Claim.of(
@@ -488,7 +504,7 @@ def near_bayes(quick: bool) -> Claim:
         last_changes.append(abs(factors[-1] / factors[-2] - 1.0))
         phrases.append(f"{listed(factors, '.3g')} (σ² = {share}d)")
     # From d = 10 to d = 20 the factors change by at most 4 %, and the sampling error
-    # adds to this.
+    # adds to this. The last factor is 1.7 for much noise, and 400 for little noise.
     tends_to_constants = max(last_changes) < 0.06
     largest_factor = last_factors[little_noise]
     return Claim.of(
@@ -502,7 +518,10 @@ def near_bayes(quick: bool) -> Claim:
 
 
 def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
-    """Return losses on prompts of these lengths, of the pair that is best at N = 40."""
+    """Return the losses of the pair that is best at N = 40, on prompts of N tokens.
+
+    The numbers N are ``lengths``.
+    """
     omega = best_heads(2, 40, quick).omega * PAIR
     output = SoftmaxHeads(heads=2).risk().with_best_output(omega).output
     params = np.concatenate([output, omega])
@@ -511,7 +530,7 @@ def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
 
 
 def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
-    """Return losses of linear attention on prompts of these lengths.
+    """Return losses of linear attention on prompts of the given lengths.
 
     Its matrix Γ is the best one for prompts of 40 tokens. If ``sums`` is False, linear
     attention averages over the tokens. If it is True, linear attention sums over the
@@ -540,11 +559,12 @@ def longer_prompts(quick: bool) -> Claim:
     pair = pair_at_lengths(lengths, quick)
     summed = linear_at_lengths(lengths, sums=True)
     averaged = linear_at_lengths(lengths, sums=False)
-    # On the longest prompts the pair is better than on the shortest ones, and linear
-    # attention that sums over tokens is worse than the pair on the shortest ones.
-    pair_serves = pair[-1] < pair[0] < summed[-1]
+    # The pair has a lower loss on the longest prompts than on the shortest ones. Linear
+    # attention that sums over tokens has a higher loss on the longest prompts than the
+    # pair has on the shortest ones.
+    pair_works_and_sum_fails = pair[-1] < pair[0] < summed[-1]
     return Claim.of(
-        pair_serves and averaged[-1] < summed[-1],
+        pair_works_and_sum_fails and averaged[-1] < summed[-1],
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
         f"loss {listed(pair, '.3g')} (pair), {listed(summed, '.3g')} (linear attention,"
         f" summed), {listed(averaged, '.3g')} (linear attention, averaged)",

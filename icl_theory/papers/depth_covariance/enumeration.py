@@ -3,7 +3,7 @@
 There is a rule for each of the N d entries of the tokens, so prompts must have very few
 entries: the product of the rules has (2L + 1)^(N d) nodes for L layers. This
 computation shares no formula with `DepthRisk`, which uses means of words in a Wishart
-matrix. The matrix Γ may be any matrix.
+matrix. The matrix Γ need not be symmetric.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def explicit_losses(
     forms.
     """
     B, N, d = tokens.shape
-    labels_of_unit_tasks = tokens
+    labels_of_unit_tasks = tokens  # unit task j labels a token by its entry j
     unit_noise = np.broadcast_to(np.eye(N), (B, N, N))
     labels = np.concatenate([labels_of_unit_tasks, unit_noise], axis=2)
     # Column j holds the vector b of the prediction bᵀx for column j of the labels.
@@ -49,6 +49,7 @@ def explicit_losses(
     # The right vector b for a unit task is the task itself, and for noise it is zero.
     task_errors = predictor[:, :, :d] - np.eye(d)
     noise_errors = predictor[:, :, d:]
+    # The loss is ½(tr ΣDΩDᵀ + σ² tr ΣFFᵀ) with the errors D for tasks and F for noise.
     bias = np.einsum("ij,bik,kl,bjl->b", covariance, task_errors, prior, task_errors)
     variance = np.einsum("ij,bik,bjk->b", covariance, noise_errors, noise_errors)
     return np.asarray(0.5 * (bias + noise**2 * variance))

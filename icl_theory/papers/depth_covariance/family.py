@@ -50,10 +50,10 @@ class DepthCovariance(Family):
     r"""In-context linear regression on any covariance, learnt by tied layers.
 
     Tokens x have the covariance Σ, tasks w have the second moment Ω, and labels are y =
-    wᵀx + σξ. L layers of linear attention share a symmetric matrix Γ. Each of them
-    takes a step of descent on the prompt's least squares, with the length 1/L and the
-    preconditioner Γ. The loss is a polynomial in traces, whose coefficients are exact
-    means of Wishart words.
+    wᵀx + σξ with ξ ~ N(0, 1). L layers of linear attention share a symmetric matrix Γ.
+    Each of them takes a step of descent on the prompt's least squares, with the length
+    1/L and the preconditioner Γ. The loss is a polynomial in traces, whose exact
+    coefficients follow from Wick's theorem.
 
     Parameters
     ----------
@@ -63,8 +63,9 @@ class DepthCovariance(Family):
     N, depth : int
         Pairs in a prompt (or math.inf), and number of layers, at most 6.
     source : float, optional
-        Exponent β of the tasks, :math:`\omega_j\lambda_j = j^{-1 - \beta\cdot
-        \mathrm{decay}}`; by default Ω = I.
+        Exponent β of the tasks. If it is given, Ω has the eigenvalues :math:`\omega_j`
+        with :math:`\omega_j\lambda_j = j^{-1 - \beta\cdot\mathrm{decay}}`; by default
+        Ω = I.
     coordinates : {"eigenvalues", "multiple", "matrix"}
         What is trained. "eigenvalues": the eigenvalues of Γ in the eigenbasis of Σ. If
         Σ and Ω commute, training from Γ = γI changes these eigenvalues alone.
@@ -160,6 +161,7 @@ class DepthCovariance(Family):
         A given covariance sets d.
         """
         if self.covariance is not None:
+            # A decay other than the default must have been given by the user.
             if self.decay != self.parameters()["decay"].default:
                 raise argument_error(
                     "decay", self.decay, "left out if a covariance is given"
@@ -190,7 +192,7 @@ class DepthCovariance(Family):
                 raise argument_error(
                     "source", self.source, "left out unless Σ is given by eigenvalues"
                 )
-            # ω_j λ_j = j^-(1 + βν)
+            # ω_j λ_j = j^-(1 + βν), with β = source and ν = decay
             ranks = np.arange(1.0, self.d + 1.0)
             prior = ranks ** (-1.0 - self.source * self.decay) / covariance
         if len(prior) != self.d:
@@ -288,7 +290,8 @@ class DepthCovariance(Family):
         Returns
         -------
         ndarray
-            The parameters that were found, in the shape that ``risk()`` takes.
+            The parameters at the end of the descent, in the shape that the methods of
+            ``risk()`` take.
 
         Examples
         --------

@@ -106,7 +106,7 @@ def limit_loss(
 
     Examples
     --------
-    Fifty layers, each a short step, on prompts as long as the dimension:
+    Fifty layers, each a short step, on prompts with as many pairs as dimensions:
 
     >>> import numpy as np
     >>> from icl_theory.papers.depth_covariance.limit import limit_loss
@@ -134,7 +134,10 @@ def limit_loss(
 
 
 def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
-    """Return the loss for the eigenvalues a of A, and the diagonal ``task`` of Ω̃."""
+    """Return the loss, ½ (``_bias`` + σ²/N · ``_noise``).
+
+    The arguments are the eigenvalues a of A, (d,), and the diagonal ``task`` of Ω̃.
+    """
     if math.isinf(N):
         # The Wishart matrix S of infinite prompts is I, and noise has no effect.
         return 0.5 * float(task @ (1.0 - a) ** (2 * depth))

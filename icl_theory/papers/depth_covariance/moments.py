@@ -36,6 +36,8 @@ def positive_definite(name: str, value: object) -> Array:
         least = float(entries.min())
         is_definite = least > 0.0
     else:
+        # `symmetric` removes a small difference from the transpose, and refuses a large
+        # one.
         entries = symmetric(name, value, entries, allowed)
         spectrum = np.linalg.eigvalsh(entries)
         least = float(spectrum[0])

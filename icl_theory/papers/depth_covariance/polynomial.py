@@ -86,24 +86,27 @@ class LossPolynomial:
     def rounding(self, p: Array, q: Array, d: int) -> float:
         """Bound the rounding error of the loss to first order.
 
-        Each term is a product of up to 2L traces, whose degrees add up to 2L, and each
-        trace is a sum of d numbers. The sums over terms add their own rounding. The
-        arguments p and q are upper bounds on the absolute values of the traces.
+        Each term is a product of up to 2L traces, whose degrees in A add up to at most
+        2L, and each trace is a sum of d numbers. The sums over terms add their own
+        rounding. The arguments p and q are upper bounds on the absolute values of the
+        traces.
         """
         degree = len(p)
         # A number goes through about log2(d) roundings in a sum of d numbers, because
         # NumPy adds in pairs; 16 more are generous.
-        in_trace = math.log2(d) + 16.0
+        roundings_in_trace = math.log2(d) + 16.0
         # A factor also takes roundings of its powers and products; 3 is generous.
-        in_term = degree * (3.0 + in_trace)
-        in_sums = len(self.bias) + degree
-        return ROUNDING * (in_term + in_sums) * self.magnitude(p, q)
+        roundings_in_term = degree * (3.0 + roundings_in_trace)
+        # The sums run over the U products P_u, and over q_0 ... q_2L.
+        roundings_in_sums = len(self.bias) + degree
+        roundings = roundings_in_term + roundings_in_sums
+        return ROUNDING * roundings * self.magnitude(p, q)
 
 
-def _powers(bases: Array, most: int) -> Array:
-    """Return the powers 0 ... most of each number, (len(bases), most + 1)."""
-    powers = np.ones((len(bases), most + 1), dtype=bases.dtype)
-    np.cumprod(np.repeat(bases[:, None], most, axis=1), axis=1, out=powers[:, 1:])
+def _powers(bases: Array, highest: int) -> Array:
+    """Return the powers 0 ... highest of each number, (len(bases), highest + 1)."""
+    powers = np.ones((len(bases), highest + 1), dtype=bases.dtype)
+    np.cumprod(np.repeat(bases[:, None], highest, axis=1), axis=1, out=powers[:, 1:])
     return powers
 
 
@@ -133,6 +136,7 @@ def loss_polynomial(
         # of a power of A. The trace of this power is one more p_n, which comes without
         # a factor 1/N.
         noise_weights *= orders == trace_count - 1
+    # These are the sums over r in the formulas of `Counts`.
     return LossPolynomial(
         exponents,
         bias=np.einsum("ur,urm->um", bias_weights, bias_counts),

@@ -1,7 +1,8 @@
 r"""The population loss of L layers that descend, for tokens of any covariance.
 
 A prompt holds N pairs :math:`(x_i, y_i)` with :math:`x_i \sim \mathcal N(0, \Sigma)`
-and :math:`y_i = w^\top x_i + \sigma\varepsilon_i`, where :math:`E\,ww^\top = \Omega`.
+and :math:`y_i = w^\top x_i + \sigma\varepsilon_i` with standard normal
+:math:`\varepsilon_i`. The tasks have the second moment :math:`E\,ww^\top = \Omega`.
 With :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top` the layers predict
 
 .. math:: f(x) = \frac1L\,x^\top\Gamma \sum_{\ell<L}
@@ -242,16 +243,16 @@ class DepthRisk(WithStart, Risk):
         a_over_gamma = self.covariance / self.depth
         a = self._eigenvalues(params) * a_over_gamma
         if math.isinf(self.N):
-            loss, a_gradient = _without_samples(a, self._task, self.depth)
+            loss, a_gradient = _evaluate_infinite_prompts(a, self._task, self.depth)
         else:
-            loss, a_gradient = self._with_samples(a)
+            loss, a_gradient = self._evaluate_finite_prompts(a)
         gradient = a_gradient * a_over_gamma
         if self.rotated:
             # All eigenvalues of Γ are the one parameter γ.
             gradient = gradient.sum(keepdims=True)
         return loss, gradient
 
-    def _with_samples(self, a: Array) -> tuple[Any, Array]:
+    def _evaluate_finite_prompts(self, a: Array) -> tuple[Any, Array]:
         """Return the loss for finite N, and its gradient, (d,).
 
         The gradient is with respect to the eigenvalues a of A, (d,).
@@ -273,18 +274,18 @@ class DepthRisk(WithStart, Risk):
         a = eigenvalues * self.covariance / self.depth
         with np.errstate(over="ignore", invalid="ignore"):
             if math.isinf(self.N):
-                error = self._error_without_samples(a)
+                error = self._error_for_infinite_prompts(a)
             else:
                 p, q = traces(np.abs(a), self._task, 2 * self.depth)
                 error = self._polynomial.rounding(p, q, self.d)
         # The bound may be NaN if terms overflow.
         return error if math.isfinite(error) else math.inf
 
-    def _error_without_samples(self, a: Array) -> float:
+    def _error_for_infinite_prompts(self, a: Array) -> float:
         """Bound the rounding error of the loss for N = ∞, for eigenvalues a of A, (d,).
 
-        An error of the base 1 - a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) times
-        this error, and the power itself has up to 2L roundings.
+        An error of the base 1 - a changes (1 - a)^(2L) by this error times
+        :math:`2L |1 - a|^{2L - 1}`, and the power itself has up to 2L roundings.
         """
         # In units of ROUNDING: one rounding of the difference, and two of a.
         base_error = np.abs(1.0 - a) + 2.0 * np.abs(a)
@@ -308,10 +309,11 @@ class DepthRisk(WithStart, Risk):
         return SampledDepth(self, batch, seed)
 
 
-def _without_samples(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
-    """Return the loss for N = ∞, where S = I, and its gradient with respect to a.
+def _evaluate_infinite_prompts(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
+    """Return the loss ½ Σ task (1 - a)^(2L) for N = ∞, and its gradient, (d,).
 
-    ``task``, (d,), is the diagonal of Ω̃, and a, (d,), has the eigenvalues of A.
+    The sum is over the eigenvalues a of A, (d,), and the gradient is with respect to
+    them. ``task``, (d,), is the diagonal of Ω̃.
     """
     remaining = 1.0 - a
     loss = 0.5 * np.sum(task * remaining ** (2 * depth))
@@ -347,7 +349,8 @@ class SymmetricRisk(WithStart, Risk):
 
     Examples
     --------
-    Γ/L is the inverse of another covariance than the one of the prompts:
+    Γ/L is the inverse of the matrix diag(1, 1/2), and the prompts have another
+    covariance:
 
     >>> import numpy as np
     >>> from icl_theory.papers.depth_covariance.risk import SymmetricRisk
@@ -408,10 +411,11 @@ class SymmetricRisk(WithStart, Risk):
         """Loss and its gradient."""
         a, task, to_basis = self._diagonal(params)
         if math.isinf(self.N):
-            loss, A_gradient = self._without_samples(a, task)
+            loss, A_gradient = self._evaluate_infinite_prompts(a, task)
         else:
-            loss, A_gradient = self._with_samples(a, task)
-        # A = Σ^½ΓΣ^½/L, and the gradient is for the entries of Γ.
+            loss, A_gradient = self._evaluate_finite_prompts(a, task)
+        # ``A_gradient``, D, is in the eigenbasis V of A. As A = Σ^½ΓΣ^½/L, the gradient
+        # with respect to Γ is Σ^½VDVᵀΣ^½/L.
         gradient = to_basis.T @ A_gradient @ to_basis / self.depth
         # Terms of large parameters overflow, and their sum may be NaN, which the engine
         # refuses. Such parameters are given an infinite loss.
@@ -419,12 +423,12 @@ class SymmetricRisk(WithStart, Risk):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
 
-    def _without_samples(self, a: Array, task: Array) -> tuple[float, Array]:
+    def _evaluate_infinite_prompts(self, a: Array, task: Array) -> tuple[float, Array]:
         """Return the loss ½ tr Ω̃ (I - A)^2L for N = ∞, and its gradient, (d, d).
 
         The gradient with respect to A is minus half the sum of (I - A)^b Ω̃ (I - A)^c
-        over all b and c with b + c = 2L - 1. Both a and ``task`` are in the eigenbasis
-        of A.
+        over all b and c with b + c = 2L - 1. The eigenvalues a of A are (d,). The
+        matrix ``task``, which is Ω̃, and the gradient are in the eigenbasis of A.
         """
         degree = 2 * self.depth
         # Row b has the eigenvalues of (I - A)^b. In the reversed order the rows have
@@ -433,7 +437,7 @@ class SymmetricRisk(WithStart, Risk):
         loss = 0.5 * float(np.diag(task) @ (1.0 - a) ** degree)
         return loss, -0.5 * task * (remaining.T @ remaining[::-1])
 
-    def _with_samples(self, a: Array, task: Array) -> tuple[float, Array]:
+    def _evaluate_finite_prompts(self, a: Array, task: Array) -> tuple[float, Array]:
         """Return the loss for finite N, and its gradient with respect to A, (d, d).
 
         The eigenvalues a, (d,), the matrix ``task``, (d, d), and the gradient are in
@@ -447,8 +451,9 @@ class SymmetricRisk(WithStart, Risk):
         powers = eigenvalue_powers(a, degree - 1)
         # The derivative of p_n = tr A^n is n A^(n - 1). The derivative of
         # q_m = tr Ω̃ A^m is the sum of A^b Ω̃ A^c over all b + c = m - 1. The entry
-        # (i, j) of this sum is Ω̃_ij times the sum of a_i^b a_j^c. The arrays begin with
-        # p_1 and with q_0, which does not depend on A.
+        # (i, j) of this sum is Ω̃_ij times the sum of a_i^b a_j^c. The first entry of
+        # ``p_gradient`` is for p_1. The first entry of ``q_gradient`` is for q_0, which
+        # does not depend on A.
         A_gradient = np.diag((n * p_gradient) @ powers)
         for m in n:
             powers_sum = powers[:m].T @ powers[:m][::-1]
@@ -502,11 +507,11 @@ class _Diagonal(NamedTuple):
 class SampledDepth(Trainer[Prompts]):
     r"""Squared error of the layers on sampled prompts, token by token.
 
-    The rows of X are the N tokens of a prompt, and Δ are its labels minus what earlier
-    layers predict for them. A layer computes :math:`h = X^\top\Delta/N`, adds
-    :math:`\frac1L h^\top\Gamma x` to the prediction for the query x, and subtracts
-    :math:`\frac1L X\Gamma h` from Δ. The trainer shares no formula with the population
-    loss. Tasks are normal.
+    The rows of X are the N tokens of a prompt. The vector y has its labels, minus the
+    predictions of earlier layers for them. A layer computes :math:`h = X^\top y/N`,
+    adds :math:`\frac1L h^\top\Gamma x` to the prediction for the query x, and
+    subtracts :math:`\frac1L X\Gamma h` from y. The trainer shares no formula with the
+    population loss. Tasks are normal.
 
     Parameters
     ----------

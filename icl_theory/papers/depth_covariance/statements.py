@@ -1,8 +1,9 @@
 """Depth on any covariance: rows of the audit, and what the paper says.
 
 The functions that are decorated with `row` or `identity` are rows of the audit: their
-docstrings are the statements, and ``quick`` asks for a smaller measurement. `DEPTH`
-says which statement of the paper each row tests.
+docstrings are the statements, and ``quick`` asks for a smaller measurement. An identity
+yields pairs of a measured and an expected number or array. `DEPTH` says which statement
+of the paper each row tests.
 
 Tokens have the covariance Σ with the eigenvalues λ_j, and tasks the second moment Ω
 with the eigenvalues ω_j, in d dimensions. Prompts have N pairs with label noise of the
@@ -31,8 +32,8 @@ from icl_theory.statements.numbers import deviations, listed, power
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 
 BORDELON = "Bordelon, Letey, Pehlevan 2025, {}"
-# Citation for results whose formulas were known only from a summary. They are derived
-# again in this project.
+# Citation for results whose formulas we know only from a summary of the paper. We have
+# derived these formulas ourselves.
 RETOLD = "Bordelon, Letey, Pehlevan 2025, {} (reconstructed)"
 # (d, N, depth) with so few entries of the tokens that all prompts can be enumerated.
 SMALL = ((1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2))
@@ -141,7 +142,7 @@ def preserved(quick: bool) -> Claim:
     for depth in depths:
 
         def loss_at(matrix: Array, depth: int = depth) -> float:
-            """Return the loss of layers with a matrix Γ that may be not symmetric."""
+            """Return the loss of layers with a matrix Γ that need not be symmetric."""
             return enumerated_loss(matrix, covariance, prior, N, depth, noise=0.3)
 
         slopes = np.empty((2, 2))  # the derivatives with respect to the entries of Γ
@@ -258,22 +259,26 @@ def long_prompts(quick: bool) -> Claim:
     """
     depths = (1, 2, 3)
     lengths = (1_000, 2_000) if quick else (1_000, 2_000, 4_000)
-    structured = [exponent_in_length(1.0, depth, lengths) for depth in depths]
-    isotropic = [exponent_in_length(0.0, depth, lengths) for depth in depths]
+    power_law_exponents = [exponent_in_length(1.0, depth, lengths) for depth in depths]
+    isotropic_exponents = [exponent_in_length(0.0, depth, lengths) for depth in depths]
     # The exponent of L layers is expected to be -L.
-    differences = np.array([structured, isotropic]) + depths
+    differences = np.array([power_law_exponents, isotropic_exponents]) + depths
     return Claim.of(
-        # The exponents -L are for N -> ∞. At these N they differ by up to 0.02.
+        # The exponents are -L for N -> ∞. At these N they differ from -L by up to 0.02.
         bool(np.abs(differences).max() < 0.05),
         f"d = 5, Ω = I, no noise, N = {listed(lengths)}; λ_j = 1/j, and λ_j = 1",
         f"the least loss of {listed(depths)} layers falls like N to the power"
-        f" {listed(structured, '.2f')}, and {listed(isotropic, '.2f')} for λ_j = 1",
+        f" {listed(power_law_exponents, '.2f')}, and"
+        f" {listed(isotropic_exponents, '.2f')} for λ_j = 1",
         "holds: the loss tends to zero at each depth, but each layer adds a power of N",
     )
 
 
 def exponent_in_length(decay: float, depth: int, lengths: tuple[int, ...]) -> float:
-    """Return the exponent of the least loss as a power of N, for λ_j = j^-decay."""
+    """Return the exponent b of the law N^b of the least loss, for λ_j = j^-decay.
+
+    The exponent is fitted to the least losses at the prompt lengths N in ``lengths``.
+    """
     least_losses = []
     for N in lengths:
         problem = DepthCovariance(decay=decay, N=N, depth=depth)
@@ -299,10 +304,10 @@ def other_covariance(quick: bool) -> Claim:
 
     def errors_at(angle: float) -> list[float]:
         """Return the mean squared error at each depth, which is twice the loss."""
-        rotated = rotated_covariance(covariance, angle)
+        covariance_of_prompts = rotated_covariance(covariance, angle)
         errors = []
         for depth in depths:
-            risk = SymmetricRisk(rotated, math.inf, depth)
+            risk = SymmetricRisk(covariance_of_prompts, math.inf, depth)
             trained_gamma = depth * inverse
             errors.append(2.0 * risk.loss(trained_gamma))
         return errors
@@ -352,7 +357,8 @@ def rotated(quick: bool) -> Claim:
         best_gammas.append(minima[-1].gamma / depths[-1])  # λ_1 = 1
     sources = np.array([source for _, source in laws])
     return Claim.of(
-        # The exponent -β is for L -> ∞. At these L exponents differ by up to 0.04.
+        # The exponent is -β for L -> ∞ and d -> ∞. It differs from -β by up to 0.04 in
+        # a full audit, and by up to 0.07 in a quick one.
         bool(np.abs(np.array(exponents) + sources).max() < 0.1),
         f"d = {d:,}; (ν, β) = {listed(laws)}; {depths[0]} to {depths[-1]} layers,"
         " N = ∞",
@@ -373,13 +379,12 @@ def least_of_rotated(
 ) -> LeastOfMultiples:
     """Search for the best γ for infinite prompts, at any depth.
 
-    The eigenvalues are λ_j = j^-decay, and tasks have ω_j λ_j = j^-(1 + source ·
-    decay).
+    The loss is ½ Σ_j ω_j λ_j (1 - γ λ_j/L)^(2L) with λ_j = j^-decay and ω_j λ_j =
+    j^-(1 + source · decay).
     """
     ranks = np.arange(1.0, d + 1.0)
     spectrum = ranks**-decay
-    weights = ranks ** (-1.0 - source * decay)
-    # With x = λ/L the loss is half the weighted sum of (1 - γx)^2L.
+    weights = ranks ** (-1.0 - source * decay)  # ω_j λ_j
     per_layer = spectrum / depth
 
     def loss_at(gamma: float) -> float:

@@ -72,12 +72,13 @@ def mean_of_word(gaps: Gaps) -> Terms:
 
 @cache
 def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
-    """Return the mean of a word times the traces of the words ``loops``.
+    """Return the mean of a word times traces of words.
 
-    Each S is (1/N) Σ_μ z_μ z_μᵀ, with a left and a right vector. By Wick's theorem the
-    mean is a sum over the partners with which the left vector of the first S may be
-    paired: the right vector of the same S, or a vector of another S, which is in the
-    word or in a trace. Each case leaves a word, or only traces, with one S less.
+    The word has the exponents ``gaps``, and each of the ``loops`` has the exponents of
+    a trace. Each S is (1/N) Σ_μ z_μ z_μᵀ, with a left and a right vector. By Wick's
+    theorem the mean is a sum over the partners with which the left vector of the first
+    S may be paired: the right vector of the same S, or a vector of another S, which is
+    in the word or in a trace. Each case leaves a word, or only traces, with one S less.
     """
     total = _Sum()
     letters = len(gaps) + 1  # the number of matrices S in the word
@@ -105,10 +106,10 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
     for index, loop in enumerate(loops):
         other_loops = loops[:index] + loops[index + 1 :]
         # Paired with a vector of an S in this trace, which is tr(S W_3) if the trace is
-        # read from this S on. The word W becomes W_3 W / N, or W_3ᵀ W / N for the other
-        # vector of the S.
+        # read from this S on. The word W becomes W_3 W / N for one vector of this S,
+        # and W_3ᵀ W / N for the other.
         for cut in range(len(loop)):
-            opened = loop[cut:] + loop[:cut]
+            opened = loop[cut:] + loop[:cut]  # the exponents of W_3
             for strand in (opened, opened[::-1]):
                 remaining_gaps = strand[1:] + gaps
                 total.add_word(
@@ -165,7 +166,7 @@ class _Sum:
 
 
 def _in_order(loops: tuple[Gaps, ...]) -> tuple[Gaps, ...]:
-    """Return the traces in a standard order, in which the caches find them again."""
+    """Return the traces in a standard order, so that the caches find them again."""
     return tuple(sorted(_standard_loop(loop) for loop in loops))
 
 
@@ -181,7 +182,7 @@ def _standard_loop(loop: Gaps) -> Gaps:
 
 
 class Counts(NamedTuple):
-    r"""The coefficients, whole numbers, of the loss of L layers as a polynomial.
+    r"""The whole-number coefficients of the loss of L layers as a polynomial.
 
     With the traces :math:`p_n = \mathrm{tr}\,A^n` and :math:`q_m =
     \mathrm{tr}(\tilde\Omega A^m)` of :math:`A = \Sigma^{1/2}\Gamma\Sigma^{1/2}/L` the

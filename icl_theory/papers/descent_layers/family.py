@@ -33,7 +33,8 @@ TOKENS = ("moved", "fixed")
 # Descents of `best_steps` begin near geometric sequences of steps. From layer to layer
 # the spectrum of the tokens shrinks, and good steps grow, by about this factor.
 GROWTH = 3.4
-# First terms of these sequences, near the first steps of good layers.
+# The first terms of these sequences, near good steps of the first layer. A value step η
+# changes the labels, and a token step γ the tokens.
 FIRST_VALUE_STEP = 0.6
 FIRST_TOKEN_STEP = 0.2
 # The start of a descent is the sequence times random factors in this range. The range
@@ -87,7 +88,7 @@ class DescentLayers(Family):
 
     Examples
     --------
-    Three trained layers of the size that Ahn et al. train, with Adam:
+    Three layers, trained by Adam, at the d and N of Ahn et al.:
 
     >>> import icl_theory as icl
     >>> from icl_theory.papers.descent_layers.family import DescentLayers
@@ -146,7 +147,11 @@ class DescentLayers(Family):
     def layers(self) -> LayersRisk:
         """Return the risk over the steps η and γ of the layers, which start at 0."""
         return LayersRisk(
-            self.d, self.N, self.depth, self.tokens == "moved", self.noise
+            self.d,
+            self.N,
+            self.depth,
+            token_steps=self.tokens == "moved",
+            noise=self.noise,
         )
 
     def risk(self) -> Risk:
@@ -206,35 +211,36 @@ class DescentLayers(Family):
         # If no descent ends below the loss of steps of zero, steps of zero are the
         # result.
         best = np.zeros(risk.size)
-        least = risk.loss(best)
+        least_loss = risk.loss(best)
         for _ in counted(range(starts), "descents"):
             factors = rng.uniform(*RANDOM_FACTORS, risk.size)
             steps = _descended(risk, sequence, factors)
             loss = risk.loss(steps)
-            if loss < least:
-                least = loss
+            if loss < least_loss:
+                least_loss = loss
                 best = steps
         return best
 
 
 def _descended(risk: LayersRisk, sequence: Array, factors: Array) -> Array:
-    """Return the steps at the end of a quasi-Newton descent from sequence * factors.
+    """Return the steps at the end of a quasi-Newton descent.
 
-    The descent is over the factors, which have similar sizes, unlike the steps. It
-    minimises the logarithm of the loss, because the loss spans many decades.
+    The descent begins at the steps ``sequence * factors``. It is over the factors,
+    which have similar sizes, unlike the steps. It minimises the logarithm of the loss,
+    because the loss spans many decades.
     """
 
     def log_loss(trial: Array) -> tuple[float, Array]:
-        """Return the logarithm of the loss, and its gradient in the factors."""
+        """Return the logarithm of the loss, and its gradient in the trial factors."""
         loss, gradient = risk.evaluate(sequence * trial)
         return float(np.log(loss)), sequence * gradient / loss
 
     # Long steps in many layers have losses beyond float64, from which no descent can
     # begin.
-    start_value, _ = log_loss(factors)
-    while math.isinf(start_value):
+    log_loss_at_start, _ = log_loss(factors)
+    while math.isinf(log_loss_at_start):
         factors = SHORTENING * factors
-        start_value, _ = log_loss(factors)
+        log_loss_at_start, _ = log_loss(factors)
     # A line search may also try steps with such losses, but rejects them.
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(RUNS_OF_BFGS):

@@ -1,8 +1,8 @@
-"""The map from matrices of the layers to steps, if they are multiples of I.
+"""The map from matrices of the layers to steps, for matrices that are multiples of I.
 
 There are L layers with the key-query matrices Q and value matrices P, (d, d) each.
-Multiples of I are written as Q = qI and P = pI. The steps are η of the labels and γ of
-the tokens.
+Multiples of I are written as Q = qI and P = pI. A layer then changes the labels by a
+step η, and the tokens by a step γ.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ class UnitMatrices(WithStart, Map):
 
     A layer adds :math:`\tfrac1N Z_xQ Z_x^\top Z\,\mathrm{diag}(P, 1)` to its tokens
     :math:`Z = (Z_x, y)`, whose last column has the labels y. On isotropic data the loss
-    does not change if all tokens are rotated, so the population gradient at multiples
-    of I consists of multiples of I. Matrices that start as multiples of I therefore
-    stay multiples, under every rule that treats all entries alike. At these matrices
-    the steps determine the loss of the layers. At other matrices the loss depends on
-    more than the steps.
+    does not change if all matrices are rotated together, so the population gradient at
+    multiples of I consists of multiples of I. Matrices that start as multiples of I
+    therefore stay multiples, under every rule that treats all entries alike. At these
+    matrices the steps determine the loss of the layers. At other matrices the loss
+    depends on more than the steps.
 
     Parameters
     ----------
     start : array_like, (2L - 1, d, d)
-        First the L matrices Q, then the L - 1 matrices P; multiples of I.
+        First the L matrices Q, then the L - 1 matrices P; multiples of I. The last
+        layer has no P, because no layer would use the tokens that this P changes.
     depth : int
         Number of layers L.
 
@@ -73,20 +74,20 @@ class UnitMatrices(WithStart, Map):
         """
         return np.trace(params, axis1=1, axis2=2) / params.shape[1]
 
-    def _parts(self, numbers: Array) -> tuple[Array, Array]:
+    def _split(self, numbers: Array) -> tuple[Array, Array]:
         """Split the numbers of Q and P, or of η and γ, into (L,) and (L - 1,)."""
         # Slices are used, because np.split takes 15 µs, a tenth of the time of a step.
         return numbers[: self.depth], numbers[self.depth :]
 
     def inward(self, params: Array) -> Array:
         """Return the steps η = -q and γ = -qp, (2L - 1,)."""
-        q, p = self._parts(self._multiples(params))
+        q, p = self._split(self._multiples(params))
         return np.concatenate([-q, -q[:-1] * p])
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the derivative of the steps along a direction, (2L - 1,)."""
-        q, p = self._parts(self._multiples(params))
-        dq, dp = self._parts(self._multiples(direction))
+        q, p = self._split(self._multiples(params))
+        dq, dp = self._split(self._multiples(direction))
         return np.concatenate([-dq, -dq[:-1] * p - q[:-1] * dp])
 
     def outward(self, params: Array, gradient: Array) -> Array:
@@ -94,8 +95,8 @@ class UnitMatrices(WithStart, Map):
 
         ``gradient`` is the gradient with respect to the steps η and γ, (2L - 1,).
         """
-        q, p = self._parts(self._multiples(params))
-        eta_gradient, gamma_gradient = self._parts(gradient)
+        q, p = self._split(self._multiples(params))
+        eta_gradient, gamma_gradient = self._split(gradient)
         q_gradient = -eta_gradient
         q_gradient[:-1] -= gamma_gradient * p
         p_gradient = -gamma_gradient * q[:-1]
@@ -106,8 +107,8 @@ class UnitMatrices(WithStart, Map):
 
         ``gradient``, with respect to the steps, is held fixed.
         """
-        dq, dp = self._parts(self._multiples(direction))
-        _, gamma_gradient = self._parts(gradient)
+        dq, dp = self._split(self._multiples(direction))
+        _, gamma_gradient = self._split(gradient)
         q_change = np.zeros(self.depth)
         q_change[:-1] = -gamma_gradient * dp
         p_change = -gamma_gradient * dq[:-1]
@@ -132,7 +133,7 @@ class UnitMatrices(WithStart, Map):
         these three sizes in a layer. A matrix of Frobenius norm 1 changes its multiple
         of I by at most 1/√d.
         """
-        q, p = self._parts(self._multiples(params))
+        q, p = self._split(self._multiples(params))
         largest = max(np.abs(q).max(), np.abs(p).max(initial=0.0))
         return float((1.0 + 2.0 * largest) / math.sqrt(self.start.shape[1]))
 

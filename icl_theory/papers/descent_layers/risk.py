@@ -135,9 +135,9 @@ class LayersRisk(WithStart, Risk):
         return 2 * self.depth - 1 if self.token_steps else self.depth
 
     def spectrum(self, refine: int = 1) -> Spectrum:
-        """Return a quadrature of the mean spectrum that is exact for the loss.
+        """Return a quadrature of the mean spectrum that is fine enough for the loss.
 
-        ``refine`` is as in `mean_spectrum`.
+        ``refine`` multiplies the number of its panels, as in `mean_spectrum`.
         """
         return self._spectrum if refine == 1 else self._refined_spectrum(refine)
 
@@ -178,7 +178,7 @@ class LayersRisk(WithStart, Risk):
         # zero.
         x, weights, zeros = self.spectrum()
         residual = _Residual(x, *self._steps(params))
-        r = residual.values[-1]
+        r = residual.values[-1]  # after the last layer
         mean_square = self._mean_square(x, weights, r)
         r_gradient = weights * r  # of the loss, half of the mean square
         if self._noise_variance > 0.0:
@@ -196,7 +196,7 @@ class LayersRisk(WithStart, Risk):
 
     @property
     def _noise_variance(self) -> float:
-        """The variance σ²/N that noise has in the mean of a prompt."""
+        """The variance σ²/N of the mean of a prompt's label noise."""
         return self.noise**2 / self.N  # 0 for infinite prompts
 
     def _mean_square(self, x: Array, weights: Array, r: Array) -> float:
@@ -276,8 +276,8 @@ class _Residual:
     def __init__(self, x: Array, eta: Array, gamma: Array) -> None:
         self.eta = eta
         self.gamma = gamma
-        # The eigenvalues λ_ℓ of the tokens, and the residual of the layers so far. Each
-        # list has an entry before each layer, and one after the last layer.
+        # The eigenvalues λ_ℓ of the tokens, and the residual of the layers before layer
+        # ℓ. Each list has an entry before each layer, and one after the last layer.
         self.eigenvalues = [x]
         self.values = [np.ones_like(x)]
         for eta_l, gamma_l in zip(eta, gamma, strict=True):
@@ -347,10 +347,10 @@ def least_of_polynomials(risk: LayersRisk) -> float:
 
     It is the least loss of a polynomial r with r(0) = 1, of the residual's degree,
     lowered by a relative 1e-9 for rounding. The loss is quadratic in r. With the
-    measure :math:`\mu = \rho + (\sigma^2/N) \rho/\lambda` it is half of
+    measure :math:`\mu = \rho + (\sigma^2/N) \rho/\lambda` on the positive eigenvalues
+    it is, up to a constant, half of
 
-    .. math:: \int r^2 d\mu - 2\frac{\sigma^2}{N} \int \frac{r}{\lambda}\,d\rho
-        + \frac{\sigma^2}{N} \int \frac{d\rho}{\lambda} ,
+    .. math:: \int r^2 d\mu - 2\frac{\sigma^2}{N} \int \frac{r}{\lambda}\,d\rho ,
 
     which is minimised over the coefficients of r in the orthonormal polynomials of μ,
     subject to r(0) = 1.
@@ -368,8 +368,8 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     values, at_zero = _orthonormal(x, measure, degree)
     # (σ²/N) ∫ p/λ dρ for each orthonormal polynomial p.
     linear = values @ (ratio * weights / x)
-    # With the coefficients c of r the loss is half of |c|² - 2 c·linear, up to a
-    # constant. The loss is minimised subject to r(0) = c·at_zero = 1, by a Lagrange
+    # With the coefficients c of r, the loss is half of |c|² - 2 c·linear up to a
+    # constant. It is minimised subject to r(0) = c·at_zero = 1, by a Lagrange
     # multiplier.
     multiplier = (1.0 - at_zero @ linear) / (at_zero @ at_zero)
     coefficients = linear + multiplier * at_zero
@@ -415,10 +415,11 @@ def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
 class SampledLayers(Trainer[Prompts]):
     r"""Squared error of the layers on sampled prompts, token by token.
 
-    With :math:`h = X^\top y/N` a layer adds :math:`\eta\,h^\top x_q` to the prediction
-    and subtracts :math:`\eta Xh` from the labels y. Then a token step replaces each
-    token x, and the query :math:`x_q`, by :math:`x - \gamma\hat\Sigma x`. This trainer
-    shares no formula with the population risk.
+    The rows of X are the N tokens of a prompt, with the labels y. A layer computes
+    :math:`h = X^\top y/N`, adds :math:`\eta\,h^\top x_q` to the prediction for the
+    query :math:`x_q`, and subtracts :math:`\eta Xh` from y. With :math:`S = X^\top X/N`
+    a token step then replaces each token x by :math:`x - \gamma Sx`, and changes the
+    query in the same way. This trainer shares no formula with the population risk.
 
     Parameters
     ----------
@@ -481,7 +482,7 @@ class SampledLayers(Trainer[Prompts]):
             h = np.einsum("bnd,bn->bd", X, y) / N
             error = error + eta * np.einsum("bd,bd->b", h, query)
             y = y - eta * np.einsum("bnd,bd->bn", X, h)
-            # The last layer, and every layer of fixed tokens, has the step γ = 0.
+            # The last layer, and every layer that leaves tokens fixed, has γ = 0.
             if gamma != 0.0:
                 S = np.einsum("bnd,bne->bde", X, X) / N
                 X = X - gamma * (X @ S)
@@ -489,7 +490,7 @@ class SampledLayers(Trainer[Prompts]):
         return 0.5 * error**2
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient."""
+        """Mean loss of B prompts, and its gradient."""
         errors, error_slopes = self._forward(params, prompts)
         return 0.5 * float(np.mean(errors**2)), error_slopes @ errors / len(errors)
 
@@ -500,22 +501,22 @@ class SampledLayers(Trainer[Prompts]):
         layers.
         """
         eta, gamma = self.risk._steps(params)
-        carried = _Carried(prompts, len(params))
+        state = _LayerState(prompts, len(params))
         for layer, (eta_l, gamma_l) in enumerate(zip(eta, gamma, strict=True)):
-            carried.take_value_step(eta_l, index=layer)
+            state.take_value_step(eta_l, index=layer)
             if self.risk.token_steps and layer < len(eta) - 1:
                 # Among the parameters, the steps γ follow the steps η.
-                carried.take_token_step(gamma_l, index=len(eta) + layer)
-        return carried.prediction - prompts.answer, carried.dprediction
+                state.take_token_step(gamma_l, index=len(eta) + layer)
+        return state.prediction - prompts.answer, state.dprediction
 
 
-class _Carried:
-    """Tokens, labels, queries and predictions of B prompts, from layer to layer.
+class _LayerState:
+    """The tokens, labels, queries and predictions that a layer passes to the next one.
 
-    An array whose name begins with d, such as ``dX``, holds the derivatives of the
-    array without this d, such as ``X``, with respect to P parameters along its first
-    axis. The product rule turns the lines that compute ``X`` into those that compute
-    ``dX``.
+    There are B prompts. An array whose name begins with d, such as ``dX``, holds the
+    derivatives of the array without this d, such as ``X``. Its first axis runs over the
+    P parameters. The product rule turns the lines that compute ``X`` into the lines
+    that compute ``dX``.
     """
 
     def __init__(self, prompts: Prompts, P: int) -> None:
@@ -558,6 +559,7 @@ class _Carried:
         """
         N = self.X.shape[1]
         S = np.einsum("bnd,bne->bde", self.X, self.X) / N
+        # The derivative of S is dXᵀX/N plus its transpose.
         dX_X = np.einsum("pbnd,bne->pbde", self.dX, self.X) / N
         dS = dX_X + dX_X.swapaxes(2, 3)
         XS = self.X @ S

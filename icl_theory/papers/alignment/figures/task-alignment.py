@@ -48,11 +48,13 @@ def _errors(d: int, draws: int) -> Panel:
         "isotropic": np.ones(d),
         "same": spectrum,
     }
-    counts = np.unique(np.round(d * np.geomspace(0.1, 10.0, 9)).astype(int))
+    numbers_of_tasks = np.unique(np.round(d * np.geomspace(0.1, 10.0, 9)).astype(int))
     means = []
-    for k in counts.tolist():
+    for k in numbers_of_tasks.tolist():
         problem = Pretraining(spectrum, N=2 * d, tasks=k, noise=0.1)
+        # The mean over draws of the error for each test.
         means.append(problem.errors(list(tests.values()), draws).mean(axis=0))
+    # The ratios κ = k/d at which the limit is drawn.
     diversities = np.geomspace(0.1, 10.0, 60)
     # ``context`` is N/d, which is 2 for the means above, too.
     limits = [
@@ -62,6 +64,7 @@ def _errors(d: int, draws: int) -> Panel:
     curves = []
     means_by_test = np.transpose(means)  # (test spectra, numbers of tasks)
     styles = ("-", "--", ":")
+    # CYCLE has more colours than there are tests, so zip() must not be strict.
     for (name, test), mean_errors, style, colour in zip(
         tests.items(), means_by_test, styles, CYCLE, strict=False
     ):
@@ -69,7 +72,9 @@ def _errors(d: int, draws: int) -> Panel:
         curves.append(
             Curve(name, diversities, limit_errors, style=style, colour=colour)
         )
-        curves.append(Curve("", counts / d, mean_errors, style="o", colour=colour))
+        # The line of this colour has the label, and the dots have none.
+        dots = Curve("", numbers_of_tasks / d, mean_errors, style="o", colour=colour)
+        curves.append(dots)
     return Panel(
         curves,
         "pretraining tasks per dimension, $k/d$",
@@ -87,10 +92,10 @@ def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
     """
     infinite = departures(sizes, draws, prompts=math.inf, squares=False)
     # A fit to prompts takes about a second at d = 19, so a fifth of the draws must do.
-    fits = max(draws // 5, 2)
+    fitted_draws = max(draws // 5, 2)
     # ``prompts`` is the ratio n/d².
-    without_column = departures(sizes, fits, prompts=4.0, squares=False)
-    with_column = departures(sizes, fits, prompts=4.0, squares=True)
+    without_column = departures(sizes, fitted_draws, prompts=4.0, squares=False)
+    with_column = departures(sizes, fitted_draws, prompts=4.0, squares=True)
     curves = [
         Curve("with $\\gamma$", sizes, 100.0 * with_column, style=":", colour=CYCLE[2]),
         Curve("$n=4d^2$", sizes, 100.0 * without_column, style="--", colour=CYCLE[1]),

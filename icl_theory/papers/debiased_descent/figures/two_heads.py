@@ -3,9 +3,10 @@ Two softmax heads and one
 =========================
 
 Above: the loss of one head with the inverse temperature ω, and of a pair of heads with
-ω and -ω, each with the best output weights. Dashed: linear attention. Below: the best
-pair and the best linear attention for N tokens, on prompts of other lengths. Linear
-attention that sums over the tokens, instead of averaging, fails on longer prompts.
+ω and -ω, each with the best output weights. Dashed: linear attention. Below: the pair
+and the linear attention that are best for prompts of N tokens, on prompts of other
+lengths. Linear attention that sums over the tokens (dotted), instead of averaging
+(dashed), fails on longer prompts.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ QUICK = {"points": 5}
 def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> Figure:
     """Draw the losses against ω, and on prompts of other lengths.
 
-    ``points`` is the number of values of ω. There are as many lengths, or fewer if some
-    are rounded to the same number of tokens.
+    ``points`` is the number of values of ω. There are as many lengths of prompts, or
+    fewer if some are rounded to the same number of tokens.
     """
     one_head = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=1)
     two_heads = one_head.changed(heads=2)
+    # The tokens have the covariance I, which is given by its diagonal.
     law = icl.linear_attention.PromptLaw(np.ones(d), N=N, noise=noise)
     omegas = np.geomspace(0.02, 1.0, points)
     one_head_losses = []
@@ -46,7 +48,7 @@ def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> 
         Curve(
             "linear attention",
             omegas,
-            np.full(points, law.floor),
+            np.full(points, law.floor),  # the loss with the best matrix Γ
             style="--",
             colour=CYCLE[2],
         ),
@@ -55,8 +57,8 @@ def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> 
     over_length = _over_length(two_heads, best_omega, points)
     title = f"$d={d}$, $N={N}$, $\\sigma={noise:g}$"
     scales = ("log", "linear")
-    # Limits of the losses in the panel below. On long prompts summed linear attention
-    # is far above them.
+    # Limits of the axis of losses in the panel below. On long prompts the loss of
+    # linear attention that sums is far above the upper limit.
     limits = (0.02, 10.0)
     panels = [
         Panel(over_omega, "ω", "loss", title, scales, legend=True),
@@ -68,33 +70,37 @@ def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> 
 def _over_length(
     two_heads: icl.SoftmaxHeads, best_omega: float, points: int
 ) -> list[Curve]:
-    """Return losses on prompts of other lengths than the N of the problem.
+    """Return curves of losses on prompts of other lengths than the problem's N.
 
-    They are the losses of the pair with ±``best_omega``, which is best for N tokens,
-    and of linear attention with the best Γ for N tokens.
+    The curves are for the pair with ±``best_omega``, which is best for N tokens, and
+    for linear attention with the best Γ for N tokens. There are at most ``points``
+    lengths.
     """
     d = two_heads.d
     N = two_heads.N
     noise = two_heads.noise
-    law = icl.linear_attention.PromptLaw(np.ones(d), N=N, noise=noise)
+    isotropic = np.ones(d)  # the diagonal of the covariance I
+    law = icl.linear_attention.PromptLaw(isotropic, N=N, noise=noise)
     omega = best_omega * PAIR
     output = two_heads.risk().with_best_output(omega).output
     params = np.concatenate([output, omega])
     lengths = np.unique(np.geomspace(0.25 * N, 64 * N, points).astype(int))
     two_heads_losses = []
-    averaged = []
-    summed = []
+    averaged_losses = []
+    summed_losses = []
     for length in map(int, lengths):
         two_heads_losses.append(two_heads.changed(N=length).risk().loss(params))
-        other_law = icl.linear_attention.PromptLaw(np.ones(d), N=length, noise=noise)
-        averaged.append(other_law.loss(law.best))
+        law_of_length = icl.linear_attention.PromptLaw(isotropic, N=length, noise=noise)
+        averaged_losses.append(law_of_length.loss(law.best))
         # `PromptLaw` averages over the tokens of a prompt. Their sum, divided by N at
         # all lengths, is length/N times the average.
-        summed.append(other_law.loss(length / N * law.best))
+        summed_losses.append(law_of_length.loss(length / N * law.best))
     return [
         Curve("two heads", lengths, two_heads_losses, colour=CYCLE[1]),
-        Curve("linear, averaged", lengths, averaged, style="--", colour=CYCLE[2]),
-        Curve("linear, summed", lengths, summed, style=":", colour=CYCLE[2]),
+        Curve(
+            "linear, averaged", lengths, averaged_losses, style="--", colour=CYCLE[2]
+        ),
+        Curve("linear, summed", lengths, summed_losses, style=":", colour=CYCLE[2]),
     ]
 
 

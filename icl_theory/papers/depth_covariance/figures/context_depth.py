@@ -34,12 +34,16 @@ def figure(
     lengths = np.unique(np.geomspace(d / 4, 8 * d, points).round().astype(int))
     curves = []
     for depth, colour in zip(depths, CYCLE, strict=False):
-        exact = [least_error(d, N, depth) for N in lengths.tolist()]
-        limit = [least_error(d, N, depth, leading=True) for N in lengths.tolist()]
+        exact_errors = [least_error(d, N, depth) for N in lengths.tolist()]
+        limit_errors = [
+            least_error(d, N, depth, leading=True) for N in lengths.tolist()
+        ]
         name = f"{depth} layer{'s' if depth > 1 else ''}"
-        curves.append(Curve(name, lengths / d, exact, colour=colour))
+        curves.append(Curve(name, lengths / d, exact_errors, colour=colour))
         curves.append(
-            Curve(f"{name}, limit", lengths / d, limit, style="--", colour=colour)
+            Curve(
+                f"{name}, limit", lengths / d, limit_errors, style="--", colour=colour
+            )
         )
     scales = ("log", "linear")
     panel = Panel(

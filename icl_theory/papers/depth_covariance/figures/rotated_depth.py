@@ -28,19 +28,21 @@ def figure(
     deepest: int = 256,
     exponents: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5)),
 ) -> Figure:
-    """Draw the least losses against the depth, for some exponents (ν, β).
+    """Draw the least losses against the depth, for each pair of exponents (ν, β).
 
     The depths are the powers of two up to ``deepest``.
     """
     depths = 2 ** np.arange(int(np.log2(deepest)) + 1)
     curves = []
     for (decay, source), colour in zip(exponents, CYCLE, strict=False):
-        least = [
+        least_losses = [
             least_of_rotated(d, decay, source, depth).loss for depth in depths.tolist()
         ]
-        # The power law through the last point.
-        law = least[-1] * (depths / depths[-1]) ** -source
-        curves.append(Curve(f"ν = {decay}, β = {source}", depths, least, colour=colour))
+        # The law L^-β of the depth L, through the last point.
+        law = least_losses[-1] * (depths / depths[-1]) ** -source
+        curves.append(
+            Curve(f"ν = {decay}, β = {source}", depths, least_losses, colour=colour)
+        )
         curves.append(Curve("", depths, law, style="--", colour=colour))
     scales = ("log", "log")
     panel = Panel(curves, "layers", "least loss", "$N=\\infty$", scales, legend=True)

@@ -32,8 +32,8 @@ def figure(*, d: int = 5, N: int = 20, depth: int = 5, starts: int = 60) -> Figu
     fixed_errors = []
     moved_errors = []
     bounds = []
-    for layers in depths.tolist():
-        moved = DescentLayers(d=d, N=N, depth=layers)
+    for layer_count in depths.tolist():
+        moved = DescentLayers(d=d, N=N, depth=layer_count)
         fixed = moved.changed(tokens="fixed")
         # Without noise, layers that leave the tokens alone reach their bound.
         fixed_errors.append(2.0 * fixed.layers().floor())
