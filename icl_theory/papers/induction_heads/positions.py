@@ -1,22 +1,25 @@
 r"""Exact log losses of counting predictors at every position.
 
-Let the rows of a chain of two or three symbols have the Dirichlet law with one
-parameter α, and let the first symbol be uniform. At position t the bigram predictor
-needs the counts n of the symbols that followed the last symbol. Their law is
+Let the rows of a chain of k = 2 or 3 symbols have the Dirichlet law with one parameter
+α, and let the first symbol be uniform. At position t, after t symbols, the bigram
+predictor needs the counts n of the symbols that followed the last symbol, which is
+called 0. Their law is
 
 .. math:: P_t(n) = \rho(n)\, Q(n_1, \dots, n_{k-1};\, t - 1 - r), \qquad
     r = \sum_y n_y,
 
-with the probability ρ of a row of these counts, and a factor Q. The number of times
-that the last symbol followed itself, n₀, occurs in Q only through r. Therefore the
-table of `ThreeStateCounts` for the longest sequence gives the law at all positions.
+with the probability ρ(n) that r followers of a symbol have these counts, and a factor Q
+from the pairs that begin with other symbols. The number of times that the last symbol
+followed itself, n₀, occurs in Q only through r. Therefore the table of
+`ThreeStateCounts` for the longest sequence gives the law for k = 3 at all positions.
+For k = 2 there is a formula.
 
 The unigram predictor gives the symbols up to position t + 1 a joint probability that
-depends only on how often each of them occurs. By symmetry the sum of its losses up to t
-is a mean over the number of occurrences of one symbol, which may be called 0. The law
-of this number follows from the laws :math:`P_\tau`. The symbol 0 occurs more than n
-times among the first t if it is the symbol at some position :math:`\tau \le t`, and has
-occurred n times before.
+depends only on how often each of them occurs. By symmetry the sum of its expected
+losses up to t is a mean over the number of occurrences of one symbol, which may be
+called 0. The law of this number follows from the laws :math:`P_\tau`. The symbol 0
+occurs more than n times among the first t if and only if it is the symbol at some
+position :math:`\tau \le t`, and has occurred exactly n times before τ.
 
 See docs/theory/minimal-heads.md, "Losses at all positions".
 """
@@ -51,7 +54,8 @@ class RowLaw:
     Attributes
     ----------
     counts : ndarray, (R, k)
-        The number n_y of times that y followed the last symbol, which is called 0.
+        Each of R rows has possible counts: column y has the number n_y of times that y
+        followed the last symbol, which is called 0.
     probability : ndarray, (R,)
         Probabilities of the rows of ``counts``; they sum to 1.
     concentration : float
@@ -64,7 +68,10 @@ class RowLaw:
 
     @property
     def following(self) -> Array:
-        """Law of the next symbol for each row of counts, (R, k)."""
+        """Law (α + n_y)/(kα + Σ n) of the next symbol y for each row of counts, (R, k).
+
+        It is the mean of the Dirichlet law of the chain's row, given the counts.
+        """
         k = self.counts.shape[1]
         visits = self.counts.sum(axis=1, keepdims=True)
         alpha = self.concentration
@@ -80,7 +87,7 @@ class RowLaw:
         return -float(self.probability @ np.sum(law * np.log(law), axis=1))
 
     def loss_of_logits(self, b: float) -> float:
-        """Return the loss of the prediction softmax(b n), nats."""
+        """Return the loss of the prediction softmax(b n) for the counts n, nats."""
         logits = b * self.counts
         # -ln softmax(z)_y = ln Σ exp(z) - z_y, averaged over the next symbol y
         mean_logit = np.sum(self.following * logits, axis=1)
@@ -96,8 +103,9 @@ class PositionLosses:
     """Log losses of three predictors at the positions 1, ..., T, nats.
 
     The predictors are uniform, unigram and bigram. At position t they predict the
-    symbol after the first t symbols. The unigram and the bigram add α to each count.
-    The bigram is the Bayes-optimal predictor.
+    symbol after the first t symbols. The unigram counts all t symbols, and the bigram
+    those that followed the last symbol. Both add α to each count. The bigram is the
+    Bayes-optimal predictor.
 
     Parameters
     ----------
@@ -148,12 +156,13 @@ class PositionLosses:
         check_fits("T", T, 8.0 * 6.0 * float(T) ** k)
 
     def row_law(self, t: int) -> RowLaw:
-        """Return the law P_t(n) of the counts of followers after t symbols.
+        """Return the law P_t(n) of the counts of the last symbol's followers.
 
-        The law leaves out counts that cannot occur.
+        The sequence has t symbols. The law leaves out counts that cannot occur.
         """
         t = integer("t", t, minimum=1, maximum=self.T)
         # Each symbol but the first follows another one, so t symbols have t - 1 pairs.
+        # The counts are the pairs that begin with the last symbol: at most t - 1.
         counts = _rows_of_counts(self.k, t - 1)
         counts_of_others = counts[:, 1:]  # n₁, ..., n_{k-1}
         pairs_of_other_rows = t - 1 - counts.sum(axis=1)
@@ -200,6 +209,7 @@ class PositionLosses:
         n = np.arange(self.T + 2)  # numbers of occurrences
         log_rising = gammaln(alpha + n) - gammaln(alpha)
         log_rising_of_sum = gammaln(k * alpha + lengths) - gammaln(k * alpha)
+        # Row t of `occurrences` has the law of N(t + 1).
         sums = log_rising_of_sum - k * (self.occurrences @ log_rising)
         return np.diff(sums)
 
@@ -213,7 +223,7 @@ class PositionLosses:
         size = self.T + 1
         # In row t - 1 and column n: the probability that the symbol 0 is at position t,
         # after n earlier occurrences.
-        visits = np.zeros((size, size))
+        visit_probabilities = np.zeros((size, size))
         # The law of the last position, T + 1, needs the table of a longer sequence.
         longer = _with_one_more_position(self)
         for t in range(1, size + 1):
@@ -222,11 +232,14 @@ class PositionLosses:
             earlier = law.counts.sum(axis=1).astype(int)
             # ``law`` is conditional on the last symbol, which is 0 with the probability
             # 1/k.
-            visits[t - 1] = np.bincount(earlier, law.probability, size) / self.k
-        # The symbol occurs more than n times among the first t if its visit after n
-        # occurrences is at one of these positions.
-        more_than = np.cumsum(visits, axis=0)
-        # P(N >= 0) = 1, P(N >= n) = P(N > n - 1), and P(N = n) = P(N >= n) - P(N > n).
+            earlier_probabilities = np.bincount(earlier, law.probability, size)
+            visit_probabilities[t - 1] = earlier_probabilities / self.k
+        # The symbol occurs more than n times among the first t if and only if its visit
+        # after n occurrences is at one of these positions. It can be at only one of
+        # them, so the probabilities add up.
+        more_than = np.cumsum(visit_probabilities, axis=0)
+        # P(N >= 0) = 1, P(N >= n) = P(N > n - 1), and P(N >= T + 2) = 0. The result is
+        # P(N = n) = P(N >= n) - P(N >= n + 1).
         at_least = np.column_stack([np.ones(size), more_than, np.zeros(size)])
         return -np.diff(at_least, axis=1)
 
@@ -243,8 +256,9 @@ class PositionLosses:
         positions : range, optional
             The positions over which losses are averaged; by default all.
         """
-        averaged = range(1, self.T + 1) if positions is None else positions
-        laws = [self.row_law(t) for t in averaged]
+        if positions is None:
+            positions = range(1, self.T + 1)
+        laws = [self.row_law(t) for t in positions]
 
         def mean_loss(b: float) -> float:
             return float(np.mean([law.loss_of_logits(b) for law in laws]))
@@ -275,7 +289,7 @@ class PositionLosses:
         """The factor Q at all its arguments, (T, ..., T), with k axes.
 
         The first index is the last argument of Q, t - 1 - r: the number of pairs that
-        begin with another symbol than the last one. The other indices are n₁, ...,
+        begin with a symbol other than the last one. The other indices are n₁, ...,
         n_{k-1}.
         """
         if self.k == 2:
@@ -285,10 +299,10 @@ class PositionLosses:
     def _two_other_states(self) -> Array:
         """Return Q for three symbols, from the counts of the longest sequence.
 
-        Q does not depend on n₀, the number of times that the last symbol followed
-        itself. If the arguments n₁, n₂ and t - 1 - r of Q have a sum of at most T - 1,
-        sequences of T symbols have the same arguments for some n₀, which raises the sum
-        to T - 1. So the table of these sequences gives Q at all arguments.
+        Q depends only on its arguments n₁, n₂ and m = t - 1 - r. Let their sum be at
+        most T - 1. Then sequences of T symbols in which the last symbol followed itself
+        n₀ = T - 1 - n₁ - n₂ - m times have these arguments. So the table of sequences
+        of T symbols gives Q at all arguments.
         """
         T = self.T
         factor = np.zeros((T, T, T))
@@ -309,6 +323,8 @@ class PositionLosses:
             # frequent one 1. In Q the more frequent one is 1 or 2, each with the
             # probability ½.
             half_of_Q = 0.5 * part.probability / self._row_probability(counts)
+            # Several rows of the table may have the same arguments of Q. `np.add.at`
+            # adds up all of them.
             np.add.at(factor, (pairs_of_other_rows, n1, n2), half_of_Q)
             np.add.at(factor, (pairs_of_other_rows, n2, n1), half_of_Q)
         return factor
@@ -316,7 +332,10 @@ class PositionLosses:
 
 @lru_cache(maxsize=8)
 def position_losses(k: int, T: int, concentration: float) -> PositionLosses:
-    """Return the losses at T positions, which are computed once for each law."""
+    """Return the losses at T positions; the last eight results are kept.
+
+    The arguments are the ones of `PositionLosses`, whose tables take long to compute.
+    """
     return PositionLosses(k, T, concentration)
 
 
@@ -325,10 +344,10 @@ def _with_one_more_position(losses: PositionLosses) -> PositionLosses:
     return position_losses(losses.k, losses.T + 1, losses.concentration)
 
 
-def _rows_of_counts(k: int, largest: int) -> Array:
-    """Return all rows of k counts whose sum is at most ``largest``, (R, k)."""
-    counts = np.indices((largest + 1,) * k).reshape(k, -1).T
-    return np.asarray(counts[counts.sum(axis=1) <= largest])
+def _rows_of_counts(k: int, largest_sum: int) -> Array:
+    """Return all rows of k counts whose sum is at most ``largest_sum``, (R, k)."""
+    counts = np.indices((largest_sum + 1,) * k).reshape(k, -1).T
+    return np.asarray(counts[counts.sum(axis=1) <= largest_sum])
 
 
 def _one_other_state(T: int, a: float) -> Array:
@@ -343,6 +362,7 @@ def _one_other_state(T: int, a: float) -> Array:
     factor = np.zeros((T, T))
     for first_symbol in (0, 1):
         stays = n1 + first_symbol
+        # A stay has one symbol or more, and without symbols 1 there is no stay.
         is_possible = np.where(m == 0, stays == 0, (stays >= 1) & (stays <= m))
         # Of the m symbols 1, the last one of each stay is followed by 0, and all others
         # are followed by 1: ``before_0`` and ``before_1`` are their numbers.
@@ -367,9 +387,10 @@ def _one_other_state(T: int, a: float) -> Array:
 
 
 def _table_bytes(k: int, T: int) -> float:
-    """Return the bytes of a table of the counts of one row and of all k symbols.
+    """Return the bytes of a table of the counts of followers and of all symbols.
 
-    A row of the table has these 2k counts. The first k and the last k are not
+    Each row of the table has 2k counts: k counts of the followers of the last symbol,
+    and k counts of the symbols in the sequence. The two sets of counts are not
     independent: there are about as many rows as ways to divide T - 1 pairs into 2k - 1
     parts.
     """

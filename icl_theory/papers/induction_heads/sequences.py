@@ -13,9 +13,9 @@ by symbol from this law, without drawing a chain.
 In a *circulant* chain all rows are shifts of one Dirichlet row: the differences of
 successive symbols, modulo k, are independent and have the same law. All symbols are
 equally frequent in the long run, so that their frequencies say nothing about the next
-one. For such chains :math:`n_{sy}` is the number of differences equal to y - s so far.
-`Sequences.every` needs a law of the sequences that does not change when symbols are
-renamed. Circulant chains have such a law if they have two or three symbols.
+one. For such chains :math:`n_{sy}` is the number of differences so far that equal y - s
+modulo k. `Sequences.every` needs a law of the sequences that does not change when
+symbols are renamed. Circulant chains have such a law if they have two or three symbols.
 
 In the shapes below, M is the number of sequences.
 """
@@ -79,7 +79,8 @@ class Sequences(NamedTuple):
         """
         check_enumerable(k, T)
         symbols = _named_by_occurrence(k, T)
-        counts = _counts(circulant)(k, concentration, first=symbols[0])
+        counts_class = _counts_class(circulant)
+        counts = counts_class(k, concentration, first=symbols[0])
         # The first symbol has the probability 1/k, and may have any of k names, so it
         # contributes the factor 1.
         log_probability = np.zeros(symbols.shape[1])
@@ -88,12 +89,12 @@ class Sequences(NamedTuple):
             log_probability += np.log(counts.law[counts.sequence_indices, symbol])
             counts.add(symbol)
             laws.append(counts.law)
-        # The number of ways to name the symbols of a sequence after the first one. A
+        # The number of ways to name all distinct symbols of a sequence but the first. A
         # symbol that first occurs after ``used`` others has one of k - used names.
         namings = np.ones(symbols.shape[1])
-        distinct = symbols.max(axis=0) + 1
+        distinct_counts = symbols.max(axis=0) + 1
         for used in range(1, k):
-            namings *= np.where(distinct > used, k - used, 1)
+            namings *= np.where(distinct_counts > used, k - used, 1)
         probability = namings * np.exp(log_probability)
         return cls(symbols, probability, np.stack(laws))
 
@@ -110,10 +111,12 @@ class Sequences(NamedTuple):
         """Draw ``count`` sequences, each from a chain of its own.
 
         Each symbol is drawn from its law given the symbols before it, so that no chain
-        is drawn.
+        is drawn. ``rng`` is the source of randomness, and the other arguments are as
+        for `Sequences.every`.
         """
         first = rng.integers(0, k, count)
-        counts = _counts(circulant)(k, concentration, first)
+        counts_class = _counts_class(circulant)
+        counts = counts_class(k, concentration, first)
         symbols = [first]
         laws = [counts.law]
         for draws in rng.random((T - 1, count)):
@@ -129,9 +132,10 @@ class Sequences(NamedTuple):
 class _Counts:
     """Counts of the pairs of successive symbols in each sequence so far.
 
-    The sequences begin with the symbols ``first``, (M,). ``posterior`` has the counts
-    plus the Dirichlet parameter ``concentration``, (M, k, k): for each sequence, row s
-    has the Dirichlet parameters of row s of the chain, given the sequence.
+    The sequences begin with the symbols ``first``, (M,), and so far end with the
+    symbols ``last``, (M,). ``posterior`` has the counts plus the Dirichlet parameter
+    ``concentration``, (M, k, k): for each sequence, row s has the Dirichlet parameters
+    of row s of the chain, given the sequence.
     """
 
     def __init__(self, k: int, concentration: float, first: Symbols) -> None:
@@ -170,7 +174,7 @@ class _Differences(_Counts):
         self.last = symbol
 
 
-def _counts(circulant: bool) -> type[_Counts]:
+def _counts_class(circulant: bool) -> type[_Counts]:
     """Return the class of the counts from which the next symbol's law follows."""
     return _Differences if circulant else _Counts
 
@@ -186,6 +190,7 @@ def _named_by_occurrence(k: int, T: int) -> Symbols:
         symbol = np.concatenate([np.arange(count) for count in choice_counts])
         continued = np.repeat(sequences, choice_counts, axis=0)
         sequences = np.column_stack([continued, symbol])
+    # The result is used row by row: a row has the symbols at one position.
     return np.ascontiguousarray(sequences.T)
 
 
@@ -194,7 +199,8 @@ def check_enumerable(k: int, T: int) -> None:
 
     The message states how much memory the sequences would take.
     """
-    # There are about k^T / k! sequences. The logarithm is taken because k^T overflows.
+    # There are about k^T / k! sequences. The logarithm is taken because k^T overflows
+    # for large T.
     log_count = T * math.log(k) - math.lgamma(k + 1.0)
     # A generous estimate: at each position a pass through both layers of the model has
     # products of all pairs of symbols, k² numbers of 8 bytes, and a few vectors of k
@@ -220,9 +226,9 @@ def check_enumerable(k: int, T: int) -> None:
 
 
 def running_totals(symbols: Symbols, k: int) -> Iterator[Array]:
-    """Yield the numbers of each symbol among the first t symbols, for t = 1, ..., T.
+    """Yield how often each symbol occurs among the first t, for t = 1, ..., T.
 
-    Each item is an array (M, k).
+    ``symbols`` are M sequences, (T, M). Each item is an array (M, k).
     """
     totals = np.zeros((symbols.shape[1], k))
     for symbol in symbols:

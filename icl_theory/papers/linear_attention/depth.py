@@ -8,8 +8,8 @@ positive weights that is exact for such polynomials. With it the loss is a sum o
 squares, without cancellation.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label, and Σ̂ is the
-mean of x_i x_iᵀ. The nodes of the quadrature are values x of an eigenvalue of Σ̂, and
-its weights are w.
+mean of x_i x_iᵀ. The mean spectrum of Σ̂ is the measure μ with ∫ f dμ = E tr f(Σ̂). The
+nodes of the quadrature are values x of an eigenvalue of Σ̂, and its weights are w.
 """
 
 from __future__ import annotations
@@ -105,21 +105,24 @@ def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 def _trace_moment(d: int, N: int, k: int) -> Fraction:
     r"""Return :math:`E\,\mathrm{tr}\,S^k` for :math:`S = \sum xx^\top` over N vectors.
 
-    Among the zonal polynomials, only those of the partitions (a, b, 1, ..., 1) of k
-    occur in the trace of a power. A partition is drawn as rows of boxes. Box (i, j) is
-    in row i and column j, both counted from 0. It has α boxes to its right and λ boxes
-    below it. The moment is the sum over the partitions
+    The trace of a power is a sum of zonal polynomials, one for each partition of k. A
+    partition is drawn as rows of boxes. Box (i, j) is in row i and column j, both
+    counted from 0. It has α boxes to its right and λ boxes below it. The moment is the
+    sum over the partitions
 
     .. math:: 2k \sum \frac{\prod_{(i,j) \ne (0,0)} (2j - i)\;
         \prod_{(i,j)} (d + 2j - i)(N + 2j - i)}
         {\prod_{(i,j)} (2\alpha + \lambda + 1)(2\alpha + \lambda + 2)} .
+
+    Only the partitions (a, b, 1, ..., 1) matter. Any other partition has the box (2, 1)
+    with the factor 2j - i = 0.
     """
     total = Fraction(0)
     # A partition with more than d rows has a box with i = d and j = 0, whose factor
     # d + 2j - i is 0. For more than N rows the factor N + 2j - i of a box is 0.
     most_rows = min(d, N)
-    for first in range(1, k + 1):
-        for second in range(min(first, k - first) + 1):
+    for first in range(1, k + 1):  # a
+        for second in range(min(first, k - first) + 1):  # b, or 0 without a second row
             ones = k - first - second
             number_of_rows = 1 + min(second, 1) + ones
             # A column of ones needs a second row above it.
@@ -132,7 +135,7 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
 def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction:
     """Return the term of a partition (a, b, 1, ..., 1) in `_trace_moment`.
 
-    The partition is given as a, b and the number of ones.
+    ``partition`` is a, b and the number of ones; b is 0 if there is no second row.
     """
     first, second, ones = partition
     # A second row of length 0 has no boxes.
@@ -144,7 +147,7 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
             if (i, j) != (0, 0):
                 numerator *= 2 * j - i
             numerator *= (d + 2 * j - i) * (N + 2 * j - i)
-            # The numbers of boxes to the right of box (i, j), and below it.
+            # The numbers α and λ of boxes to the right of box (i, j), and below it.
             arm = length - j - 1
             leg = sum(j < lower for lower in row_lengths[i + 1 :])
             denominator *= (2 * arm + leg + 1) * (2 * arm + leg + 2)
@@ -154,15 +157,15 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
 class Quadrature(NamedTuple):
     """A rule for integrals over the mean spectrum of Σ̂; its first node is 0."""
 
-    nodes: Array  # (J,)
-    weights: Array  # (J,)
+    nodes: Array  # x, in increasing order, (J,)
+    weights: Array  # w, (J,)
 
 
 def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Return a quadrature for the mean spectrum of :math:`\hat\Sigma`.
 
-    The rule satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
-    polynomials p up to the degree 2·depth.
+    The nodes :math:`x_i` and the weights :math:`w_i` satisfy :math:`\sum_i w_i p(x_i) =
+    E\,\mathrm{tr}\,p(\hat\Sigma)` for polynomials p up to the degree 2·depth.
 
     It is the Gauss–Radau rule with a node at 0. Chebyshev's algorithm computes it from
     the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
@@ -256,7 +259,8 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
         next_row = list[Fraction]()
         for i in range(1, len(row) - 1):
             integral = row[i + 1] - alpha[-1] * row[i]
-            next_row.append(integral - beta_before * earlier_row[i + 1])
+            integral -= beta_before * earlier_row[i + 1]
+            next_row.append(integral)
         # β_k is the quotient of the squared norms of p_k and p_{k-1}. α_k follows from
         # the first two integrals of p_k and of p_{k-1}.
         beta.append(next_row[0] / row[0])
@@ -355,18 +359,19 @@ class LoopedRisk(BestKnown):
         # -x/D.
         loss = 0.5 * np.sum(w * remaining ** (2 * D), axis=-1)
         slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
-        noise_variance = self.noise**2 / self.N
-        if noise_variance > 0.0:
+        noise_factor = self.noise**2 / self.N  # σ²/N, which is 0 for infinite prompts
+        if noise_factor > 0.0:
             # ``fitted`` is the share of the noise that the layers have fitted along an
-            # eigendirection of Σ̂. Its slope is x remaining^(D-1).
+            # eigendirection of Σ̂. Its slope is x remaining^(D-1), so that x cancels in
+            # the slope of fitted²/x.
             fitted = 1.0 - remaining**D
             # At the node x = 0 nothing is fitted, and the polynomial fitted²/x is zero.
             is_positive = x > 0.0
             noise_terms = np.divide(
                 w * fitted**2, x, out=np.zeros_like(fitted), where=is_positive
             )
-            loss += 0.5 * noise_variance * np.sum(noise_terms, axis=-1)
-            slope += noise_variance * np.sum(
+            loss += 0.5 * noise_factor * np.sum(noise_terms, axis=-1)
+            slope += noise_factor * np.sum(
                 w * is_positive * fitted * remaining ** (D - 1), axis=-1
             )
         return loss, slope
@@ -406,7 +411,8 @@ class LoopedRisk(BestKnown):
         lowest = int(np.argmin(losses))
         # The loss falls at 0, and is larger at the end than at 0: the least minimum is
         # between the neighbours of the lowest inner point. Bisect the slope between
-        # these neighbours.
+        # these neighbours. If the minimum is near 0, point 0 may be lower than point 1,
+        # but the minimum is still between the neighbours of point 1.
         lowest = max(lowest, 1)
         low = float(grid[lowest - 1])
         high = float(grid[lowest + 1])
@@ -446,7 +452,8 @@ class Layers(NamedTuple):
 def best_layers(d: int, N: float, depth: int) -> Layers:
     r"""Return the best layers if each has its own step length, without label noise.
 
-    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with
+    With the step length :math:`s_l` of layer l the loss is
+    :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` for
     :math:`p(x) = \prod_l(1 - s_lx)`. The least loss of all polynomials p of degree D
     with p(0) = 1 is half the Christoffel number of the mean spectrum at 0. This number
     is the weight of the Gauss–Radau rule at 0. The best p vanishes at the D other
@@ -473,8 +480,8 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     weight_at_zero = float(weights[0])
     positive_nodes = nodes[1:]  # in increasing order
     lengths = np.zeros(int(depth))
-    # Infinite prompts have one positive node: one layer is enough, and the step lengths
-    # of all others are zero.
+    # Infinite prompts have one positive node: one layer is enough, and all other layers
+    # have the step length zero.
     lengths[: len(positive_nodes)] = 1.0 / positive_nodes
     return Layers(lengths, 0.5 * weight_at_zero)
 
@@ -531,7 +538,8 @@ class PlusPlusRisk(BestKnown):
         x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         a1, a2, b = params
         # In an eigendirection of Σ̂ with the eigenvalue x, the first layer multiplies
-        # tokens by `token`, and the layers multiply the error by `first` and `second`.
+        # tokens by ``token``, and the two layers multiply the error of the prediction
+        # by ``first`` and ``second``.
         token = 1.0 - b * x
         first = 1.0 - a1 * x
         second = 1.0 - a2 * x * token**2
@@ -582,12 +590,12 @@ class PlusPlusRisk(BestKnown):
         (1 - a_1 x)² (1 - a_2 z)² with z = x (1 - bx)².
         """
         x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
-        first_square = w * (1.0 - a1 * x) ** 2
+        weighted_square = w * (1.0 - a1 * x) ** 2
         z = x * (1.0 - b * x) ** 2
-        curvature = float(first_square @ z**2)
+        curvature = float(weighted_square @ z**2)
         # Without curvature all z that matter are zero, and any a_2 is best. The bound
         # on the denominator then makes the result 0 instead of NaN.
-        return float(first_square @ z) / max(curvature, 1e-300)
+        return float(weighted_square @ z) / max(curvature, 1e-300)
 
     def _descend(self, start: Array, scale: float) -> tuple[float, Array]:
         """Return the scaled loss and the parameters at the end of a descent."""

@@ -73,7 +73,7 @@ class Diversity:
     Attributes
     ----------
     tasks : ndarray of int64, (n,)
-        Numbers k of pretraining tasks.
+        The n values of k, the number of pretraining tasks.
     pretraining, new : ndarray, (n, draws)
         Loss on the k tasks and on new ones, squared label units.
     """
@@ -135,6 +135,7 @@ def task_diversity(
     """
     instance("problem", problem, LinearAttention, "a LinearAttention")
     draws = integer("draws", draws, minimum=1)
+    # The maximum keeps the seeds of further draws within int64.
     seed = integer("seed", seed, minimum=0, maximum=2**62)
     values = real_array("tasks", tasks, 1).tolist()
     counts = [integer("tasks", value, minimum=1) for value in values]
@@ -145,10 +146,10 @@ def task_diversity(
     new = np.empty((len(counts), draws))
     for run in _counted_on_one_thread(runs, "draws"):
         i, draw = divmod(run, draws)
-        on_tasks = problem.changed(tasks=counts[i], seed=seed + draw)
-        law = on_tasks.law()  # its prior is uniform on the k tasks
+        problem_of_draw = problem.changed(tasks=counts[i], seed=seed + draw)
+        law = problem_of_draw.law()  # its prior is uniform on the k tasks
         pretraining[i, draw] = law.floor
-        new[i, draw] = on_tasks.new_tasks().loss(law.best)
+        new[i, draw] = problem_of_draw.new_tasks().loss(law.best)
     return Diversity(np.array(counts, dtype=np.int64), pretraining, new)
 
 
@@ -162,7 +163,7 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
 
     Parameters
     ----------
-    d, N, noise : int, int, float
+    d, N, noise : int, int or math.inf, float
         Dimension, pairs in a prompt, and standard deviation of the label noise, label
         units.
     ratio : array_like
@@ -196,10 +197,10 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     z = c / a
     b = 1.0 / (N + 1.0)  # 1 - 1/a
     # For the law μ of the eigenvalues r of R, p = ∫ z/(r + z) dμ solves
-    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives of p
-    # and q with respect to z give the integrals of squares. (The page that the
-    # docstring names has the letter s = p/z.) All terms below are positive, so that
-    # nothing cancels.
+    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The integrals of
+    # squares follow from ∫ r/(r + z)² dμ = dp/dz = q/D, where D, the root of the
+    # discriminant, is ``discriminant_root``. (The page that the docstring names has the
+    # letter s = p/z.) All terms below are positive, so that nothing cancels.
     discriminant_root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
     # These are two forms of the positive root of the quadratic equation. In the first
@@ -207,12 +208,14 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     p_below = (discriminant_root - middle) / (2.0 * y)
     p_above = 2.0 * z / (np.abs(middle) + discriminant_root)
     p = np.where(middle < 0.0, p_below, p_above)
+    # 1 - p in a form without a difference.
     q = 2.0 / (z + 1.0 + y + discriminant_root)
-    # ∫ r²/(r + z)² dμ
+    # ∫ r²/(r + z)² dμ = q - z q/D = q (D² - z²)/((D + z) D)
     learnt = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     learnt = learnt / (discriminant_root + z) / discriminant_root
     # ∫ (1 - g)² dμ for the eigenvalue g = r/(a r + c) of Γ*, whose integrand is
-    # (b² r² + 2 b r z + z²)/(r + z)². The lines below add the three integrals.
+    # (b² r² + 2 b r z + z²)/(r + z)². The lines below add the three integrals. The last
+    # one is ∫ z²/(r + z)² dμ = p - z q/D = p (z + y p)/D.
     missing = b**2 * learnt + 2.0 * b * z * q / discriminant_root
     missing = missing + p * (z + y * p) / discriminant_root
     # The floor for the k tasks is ½d ∫ r (b r + z)/(r + z) dμ = ½d [b + (1 - b) z q],
@@ -282,7 +285,7 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
 def _tasks_of_prompts(
     rng: np.random.Generator, problem: LinearAttention, law: PromptLaw, count: int
 ) -> Array:
-    """Draw the task of each prompt, (count, d).
+    """Draw the task of each of ``count`` prompts, (count, d).
 
     A prompt has one of the pretraining tasks, with equal probabilities. If the problem
     has no pretraining tasks, each prompt has a new task of the prior.
@@ -337,7 +340,7 @@ def _direct_fit(queries: Array, h: Array, targets: Array) -> Array:
     It is the solution of least norm, if there are several.
     """
     n, d = queries.shape
-    # The coefficients x_i h_j of the entries of Γ.
+    # In xᵀΓh the entry Γ_ij has the coefficient x_i h_j; (n, d²).
     features = (queries[:, :, None] * h[:, None]).reshape(n, -1)
     solution = np.linalg.lstsq(features, targets)[0]
     return np.asarray(solution.reshape(d, d))
@@ -397,7 +400,7 @@ def _whitener(vectors: Array) -> Array:
 
 
 def _pretraining_tasks(problem: LinearAttention) -> Array:
-    """Return the k tasks of a problem, (k, d), which are given or drawn by its seed."""
+    """Return the k tasks of a problem, (k, d), as given or as drawn with its seed."""
     tasks = problem.tasks
     if isinstance(tasks, int):
         return draw_tasks(problem.new_tasks(), tasks, problem.seed)
@@ -435,7 +438,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     law = _law(problem)
     new = problem.new_tasks().dense
     # Λ_q has the eigenvalues q and the axes U. The second moment of h has the
-    # eigenvalues s² and the axes V. In these axes Γ* is reach / s.
+    # eigenvalues s² and the axes V. In these axes Γ* is UᵀΓ*V = reach / s: column b is
+    # divided by s_b.
     q, s, reach, bases = law.modes
     assert bases is not None  # they are None for diagonal laws alone
     U, V = bases
@@ -459,12 +463,12 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
             return math.inf, math.inf
         ridge = _effective_ridge(sigma, n)
         # The share σ/(σ + κ) of each component of Γ* that the mean fit has, with the
-        # effective ridge κ.
+        # effective ridge κ; (d, d).
         learnt = sigma / (sigma + ridge)
         mean_fit = U @ (learnt * reach / s) @ V.T
         # The squared error of the mean fit is the error that Γ* leaves, plus the bias
         # of the ridge. This squared error, divided by n minus the effective number of
-        # features, is the variance of the fit.
+        # features Σ σ²/(σ + κ)², is the variance of the fit.
         bias = ridge**2 * np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
         error = least_error + bias
         variance = error / (n - np.sum(learnt**2))
@@ -477,11 +481,13 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
             new.loss(mean_fit) + 0.5 * variance * np.sum(new_spread),
         )
 
-    counts = plain_numbers("prompts", prompts, 1.0, LARGEST)
-    losses = np.array([losses_at(n) for n in counts.ravel()]).reshape(-1, 2)
+    prompt_counts = plain_numbers("prompts", prompts, 1.0, LARGEST)
+    # The columns are the losses on pretraining tasks and on new ones. The reshape also
+    # gives two columns to an empty array.
+    losses = np.array([losses_at(n) for n in prompt_counts.ravel()]).reshape(-1, 2)
     return Losses(
-        pretraining=losses[:, 0].reshape(counts.shape),
-        new=losses[:, 1].reshape(counts.shape),
+        pretraining=losses[:, 0].reshape(prompt_counts.shape),
+        new=losses[:, 1].reshape(prompt_counts.shape),
     )
 
 
@@ -546,10 +552,11 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
         if law.noise > 0.0:
             uncertainty = law.noise**2 / (law.noise**2 + values)
         else:
-            # Without noise every direction that the tokens have is known, and all
-            # others are as uncertain as before.
+            # Without noise the task is known along the directions of the tokens, and as
+            # uncertain as before along all others.
             rounding = law.d * np.finfo(float).eps * values[-1]
             uncertainty = (values <= rounding).astype(float)
+        # uᵀΛ_q u for each eigenvector u, in the transformed coordinates.
         query_variance = np.sum(vectors * (query_metric @ vectors), axis=0)
         return 0.5 * float(uncertainty @ query_variance)
 
@@ -613,13 +620,14 @@ def posterior_loss(
         # The largest weight becomes 1, so that the sum of the weights cannot underflow.
         weights = np.exp(log_weights - log_weights.max())
         posterior_mean = weights @ candidates / weights.sum()
+        # Half the mean square of xᵀ(posterior_mean - task) over queries x.
         return 0.5 * float(np.sum((query_factor @ (posterior_mean - task)) ** 2))
 
     return _estimate(sampled_loss, prompts)
 
 
 def _law(problem: LinearAttention) -> PromptLaw:
-    """Return the law of the prompts, with matrices, of a problem with one layer."""
+    """Return the law of the prompts of a one-layer problem, with (d, d) moments."""
     if instance("problem", problem, LinearAttention, "a LinearAttention").depth > 1:
         raise argument_error("problem", problem, "of one layer")
     return problem.law().dense

@@ -48,7 +48,8 @@ class Equations(NamedTuple):
     The loss is half the squared norm of their residual.
     """
 
-    rows: Array  # C, (r, p), with r = min(M, p + 1) and the number p of entries of Γ
+    # C, (r, p), with r = min(M, p + 1) and a column for each of the p entries of Γ.
+    rows: Array
     target: Array  # t, (r,)
 
 
@@ -65,8 +66,8 @@ def equations(query: ArrayLike, h: ArrayLike, answer: ArrayLike) -> Equations:
     r"""Reduce M prompts to equations that have the same loss.
 
     A prompt has the equation :math:`x^\top\Gamma h = y`. The factor R of a QR
-    decomposition is a smaller system with the same loss. It keeps digits that normal
-    equations, whose entries are squares, would lose.
+    decomposition of these equations is a smaller system with the same loss. It keeps
+    digits that normal equations, whose entries are squares, would lose.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def bilinear_equations(left: Array, right: Array, answer: Array) -> Equations:
     Parameters
     ----------
     left, right : ndarray, (M, i), (M, j)
-        The vectors a and b.
+        The vectors a and b, with i and j entries; Γ is (i, j).
     answer : ndarray, (M,)
         Labels y of the queries.
     """
@@ -112,10 +113,12 @@ def bilinear_equations(left: Array, right: Array, answer: Array) -> Equations:
     size = left.shape[1] * right.shape[1]
     # Bytes of the reduced equations, and of a block with its products; 8 for a number.
     check_fits("prompts", M, 8.0 * min(M, size + 1) * (size + 1) + 16.0 * BLOCK)
-    # The last column has the answers.
+    # Each row has the coefficients of an equation, and its answer in the last column.
     system = np.zeros((0, size + 1))
     for part in blocks(M, size + 1, BLOCK):
         products = np.einsum("mi,mj->mij", left[part], right[part]).reshape(-1, size)
+        # The loss is half the mean of M squared errors, so each equation is divided by
+        # √M.
         block = np.column_stack([products, answer[part]]) / math.sqrt(M)
         system = np.concatenate([system, block])
         if len(system) > size + 1:
@@ -143,7 +146,8 @@ class EmpiricalRisk(WithStart, Risk):
     equations : Equations
         The prompts, from `equations`.
     start : array_like, (d, d)
-        Γ at step 0; or an array of any other shape with an entry for each column of C.
+        Γ at step 0; or an array of any other shape with an entry for each column of the
+        equations.
 
     Examples
     --------
@@ -168,7 +172,7 @@ class EmpiricalRisk(WithStart, Risk):
         size = self.equations.rows.shape[1]
         shape = np.shape(self.start)
         if math.prod(shape) != size:
-            # The start is refused below, by an error that names the shape of Γ.
+            # `shaped` then refuses the start, by an error that names the shape of Γ.
             d = math.isqrt(size)
             shape = (d, d)
         set_fields(self, start=shaped("start", self.start, shape))
@@ -262,7 +266,7 @@ class EmpiricalRisk(WithStart, Risk):
 
 
 def gap_constant(d: int, N: int) -> float:
-    r"""Return the limit of M times the mean gap between test loss and training loss.
+    r"""Return the limit C of M times the mean gap between test and training loss.
 
     Let :math:`\hat\Gamma` have the least loss on M prompts of isotropic tokens and
     tasks without label noise. Then
@@ -314,7 +318,7 @@ def gap_constant(d: int, N: int) -> float:
     across = (d - 1.0) / N
     h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + ‖b‖²)²
     h2_along_task = A3 + across * A2  # E a (a² + ‖b‖²)
-    # γ = 1/m
+    # The bracket of the formula, with γ = 1/m.
     bracket = h_to_the_4 / m**2 - 2.0 * h2_along_task / m + m
     return d * (d + 2.0) ** 2 / m * bracket
 
@@ -358,7 +362,8 @@ class EmpiricalSteps(Counted):
             gaps = self.risk._gaps(state)
             # Rounding moves all singular values as far as the largest one, by up to
             # len(s) ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t). If s
-            # changes by δ, the excess changes by the relative amount 4 η t s δ.
+            # changes by δ, the excess changes by the relative amount 4 η t s δ. The
+            # excess is half of gaps²; the missing factor ½ makes the error cautious.
             s = self.risk.modes.s
             # In units of ``ROUNDING``.
             relative_changes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
@@ -376,9 +381,9 @@ def _rounding(risk: EmpiricalRisk, params: Array, gaps: Array) -> float:
     if s.size == 0:
         return 0.0  # the loss is its floor for all Γ
     # The decomposition is exact for equations that differ from the given ones by
-    # rounding of the largest singular value. So a gap has an error of ROUNDING times
-    # the size of its terms. If the vector of gaps changes by δ, half its squared length
-    # changes by at most ‖gaps‖ ‖δ‖ + ‖δ‖².
+    # rounding of the largest singular value. So each of the len(s) gaps has an error of
+    # ROUNDING times the size of its terms. If the vector of gaps changes by δ, half its
+    # squared length changes by at most ‖gaps‖ ‖δ‖ + ‖δ‖².
     term_size = float(s[0] * np.linalg.norm(params) + np.linalg.norm(reach))
     delta_norm = ROUNDING * math.sqrt(len(s)) * term_size
     gaps_norm = float(np.linalg.norm(gaps))

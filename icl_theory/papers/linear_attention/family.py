@@ -156,18 +156,20 @@ class LinearAttention(Family):
     start : float or array_like
         Size of the parameters at step 0. For "merged" Γ = start·I, and for "pair"
         v = start, A = start·I/√d. Heads and layers start at independent normal numbers
-        of this standard deviation.
-        An array gives the parameters themselves: (H, 1 + d²) for merged heads, (H, 1 +
-        2Rd) for separate ones, (2, H, d + 1, d + 1) for a layer, and (H, (d + 1) + R(2d
-        + 1)) for a separate one, see ``SeparateLayer``.
+        of this standard deviation. If depth > 1, γ = start. An array gives the
+        parameters themselves: (d, d) for "merged", (1 + d²,) for "pair", (H, 1 + d²)
+        for merged heads, (H, 1 + 2Rd) for separate ones, (2, H, d + 1, d + 1) for a
+        layer, and (H, (d + 1) + R(2d + 1)) for a separate one, see ``SeparateLayer``.
+        If all moments are diagonal, a diagonal can take the place of the matrix of
+        "merged" or "pair".
     tasks : int or array_like, (k, d), optional
         Train on k tasks, which are drawn from the prior or given, instead of on all
         tasks of the prior.
     seed : int
         Seed of these tasks, and of the start of heads.
     depth : int
-        Layers in a loop, each a step of length γ/depth on the prompt's least squares,
-        with trained γ. Several layers need isotropic tokens and tasks.
+        Number of layers in a loop. Each is a step of length γ/depth on the prompt's
+        least squares, and γ is trained. Several layers need isotropic tokens and tasks.
     covariance, prior, query : array_like, (d, d) or (d,), optional
         As for `PromptLaw`. A covariance takes the place of ``d`` and ``decay``.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -308,7 +310,7 @@ class LinearAttention(Family):
                 )
             # The dataclass is frozen.
             object.__setattr__(self, "d", len(self.covariance))
-        # Given tasks are stored as tuples of numbers.
+        # Given tasks are stored as a tuple with a tuple of d numbers for each task.
         if isinstance(self.tasks, tuple) and len(self.tasks[0]) != self.d:
             raise argument_error(
                 "tasks", np.shape(self.tasks), f"of shape (k, {self.d})"
@@ -465,7 +467,8 @@ class LinearAttention(Family):
         if self.coordinates == "layer":
             start = self._start_of_heads((2, self.heads, d + 1, d + 1))
             return Pullback(tensor, WholeLayer(start))
-        # d + 1 weights of the value, and for each row d + 1 of a key and d of a query.
+        # A head has d + 1 weights of the value, and for each of R rows d + 1 weights of
+        # a key and d weights of a query.
         weights_per_head = d + 1 + self.rank * (2 * d + 1)
         start = self._start_of_heads((self.heads, weights_per_head))
         return Pullback(tensor, SeparateLayer(start, d, self.rank))
@@ -532,8 +535,8 @@ class LinearAttention(Family):
         """
         risk = self.risk()
         core = core_risk(risk)
-        # Only a risk over the diagonal of Γ is reduced. All other risks stay as they
-        # are.
+        # Only a risk over the diagonal of Γ is reduced. Diagonals have one axis, as has
+        # the number γ of a loop. All other risks stay as they are.
         if isinstance(core, LoopedRisk) or core.initial.ndim > 1:
             return risk
         law = self.law()
@@ -590,8 +593,7 @@ class LinearAttention(Family):
 
         For normal prompts c is :math:`q_{\max}m_{\max}`, except that c is the largest
         :math:`q_jm_j` for a diagonal merged Γ, whose other entries are not trained. On
-        a fixed set whose loss is quadratic
-        in Γ, c and Γ* belong to this loss.
+        a fixed set whose loss is quadratic in Γ, c and Γ* belong to this loss.
         """
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
@@ -651,6 +653,7 @@ class LinearAttention(Family):
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
         # Singular values of B = Λ_q W Λ, the rates at which directions grow from zero.
+        # (This matrix B is minus the gradient at Γ = 0, and not the tensor of a layer.)
         covariance, prior, query = law.moments
         if law.diagonal:
             growth = query * prior * covariance
@@ -665,6 +668,7 @@ class LinearAttention(Family):
             component = self.start
             if self.coordinates in WITH_HEADS:
                 component *= math.sqrt(0.5 * self.heads)
+            # A start beyond ‖Γ*‖^½ has no plateau: the logarithm below is then 0.
             best_v = max(float(np.linalg.norm(law.best)) ** 0.5, component)
             time = math.log(best_v / component) / float(np.linalg.norm(growth))
             return time / self.rate()
@@ -718,10 +722,11 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        # The risk over Γ itself, even if its factors are trained. The observed "gamma"
-        # has the entries of Γ along the eigenvectors of Λ.
-        inner = core_risk(self.risk())
-        best = inner.observe(inner.best)["gamma"]
+        # The risk over Γ itself, even if its factors are trained. (For a whole layer it
+        # is over the tensor B, and for a loop over γ.) The observed "gamma" has the
+        # entries of Γ along the eigenvectors of Λ, or γ.
+        core = core_risk(self.risk())
+        best = core.observe(core.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
         # Layers in a loop have one number γ, which stands for all directions.
         directions = self.d if self.depth > 1 else 1
@@ -736,9 +741,11 @@ class LinearAttention(Family):
     def gamma(self, params: ArrayLike) -> Array:
         """Return Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
         risk = self.unreduced() if self.on_fixed_set else self.risk()
-        inner = core_params(risk, risk._checked(params))  # Γ, or the tensor B
+        gamma_or_tensor = core_params(risk, risk._checked(params))
         core = core_risk(risk)
-        return core.gamma(inner) if isinstance(core, TensorRisk) else inner
+        if isinstance(core, TensorRisk):
+            return core.gamma(gamma_or_tensor)
+        return gamma_or_tensor
 
     @classmethod
     def batched(
