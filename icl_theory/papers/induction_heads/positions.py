@@ -93,10 +93,6 @@ class RowLaw:
         mean_logit = np.sum(self.following * logits, axis=1)
         return float(self.probability @ (logsumexp(logits, axis=1) - mean_logit))
 
-    def mean_visits(self) -> float:
-        """Return how often the last symbol has occurred before, on average."""
-        return float(self.probability @ self.counts.sum(axis=1))
-
 
 @dataclass(frozen=True, eq=False)
 class PositionLosses:

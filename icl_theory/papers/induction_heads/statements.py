@@ -1025,8 +1025,9 @@ def _sums_after(to_counted: Array, T: int) -> Array:
 )
 def first_gradient(quick: bool) -> Claim:
     """log loss, a test symbol that is uniform and independent of the sequence, as in
-    the authors' code: the gain of lag j, -∂²L/∂b∂a_j at b = 0, tends to Σ (J_j -
-    ππ)(J_1 - ππ)/(kππ) in long sequences, with the joint laws J_j of symbols j apart
+    the authors' code: the gain of lag j, -∂²L/∂b∂a_j at b = 0 with the attention
+    a_j on lag j, tends to Σ (J_j - ππ)(J_1 - ππ)/(kππ) in long sequences, with the
+    joint laws J_j of two symbols that are j steps apart
     """
     T = 32 if quick else 64
     lags = 3

@@ -20,15 +20,15 @@ from icl_theory.statements.numbers import power
 
 # Dimension of the tokens. It is small, so that hundreds of runs take seconds.
 D = 5
-# Largest number of steps of a run. By then all modes have come to rest, except the
-# slowest modes of the smallest sets.
+# Largest number of steps of a run. By then descent has come to rest along all
+# directions of Γ, except the directions of least curvature in the smallest sets.
 STEPS = 4000
 # Learning rate η. At any stable rate descent ends at the same matrix, after a time ηt
 # that depends on the prompts alone; ηt is 80 at the last step.
 RATE = 0.02
 # The mean excess of the population loss is compared with C/(2M), where C is the
 # `gap_constant`, from this M on. C/(2M) is the leading order for M far above the
-# D² = 25 entries of the matrix Γ.
+# D² = 25 trained entries of the matrix Γ.
 LEAST_COMPARED = 1000
 # A mean follows C/(2M) if it is off by less than this number of standard errors. The
 # largest of several deviations that are due to chance is rarely above 4.
@@ -78,7 +78,9 @@ def _mean_and_error(values: Array) -> _Mean:
 def _sentence(N: int, sizes: tuple[int, ...], excesses: list[_Mean], C: float) -> str:
     """Return the mean excess for each number of prompts M, in words.
 
-    The sentence ends with the constant C of C/(2M), with which the means are compared.
+    ``excesses`` has a mean over sets for each M in ``sizes``. The sentence also has the
+    exponent of M that fits the means, and the constant C of C/(2M), with which they are
+    compared.
     """
     phrases = []
     for M, excess in zip(sizes, excesses, strict=True):
@@ -95,9 +97,9 @@ def gap(quick: bool) -> tuple[str, list[Series]]:
     M_values = np.array(sizes, dtype=float)
     series = []
     sentences = []
-    deviations = []
+    deviations = []  # of mean excesses from C/(2M), in standard errors
     for N in (10, 40):
-        C = gap_constant(D, N)  # C/(2M) is the mean excess to leading order in 1/M
+        C = gap_constant(D, N)  # the mean excess is C/(2M) to leading order in 1/M
         excesses = [_mean_and_error(on_sets(N, M, sets).excess) for M in sizes]
         for M, excess in zip(sizes, excesses, strict=True):
             if M >= LEAST_COMPARED:
@@ -133,6 +135,7 @@ def early_stopping(quick: bool) -> tuple[str, list[Series]]:
         shares_below_floor.append(np.mean(results.deficit > 0.0))
     excess = np.array(mean_excess)
     best_excess = np.array(mean_best_excess)
+    # The share of the excess that a run saves if it stops at its best step.
     saved_shares = 1.0 - best_excess / excess
     phrases = []
     for share, M in zip(saved_shares, sizes, strict=True):

@@ -4,8 +4,8 @@ A `PromptLaw` holds the second moments of tokens, tasks and query, the length N 
 prompt and the label noise. From these it computes three things: the population loss of
 a prediction :math:`\hat y = x^\top\Gamma h` for any matrix Γ, the best matrix with its
 loss (the floor), and the axes in which the loss is a sum of squares. Here x is the
-query, and :math:`h = \frac1N\sum y_i x_i` the mean of label times token. All risks of
-this folder are built on this law.
+query, and :math:`h = \frac1N\sum y_i x_i` the mean of label times token over the pairs
+:math:`(x_i, y_i)`. All risks of this folder are built on this law.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Modes(NamedTuple):
     """The axes in which the loss of Γ is a sum of squares.
 
     The axes are the eigenvectors u of Λ_q = Σ q_a u_a u_aᵀ, the second moment of the
-    query, and the eigenvectors v of M = Σ s_b² v_b v_bᵀ, the second moment of h.
+    query, and the eigenvectors v of M = Σ s_b² v_b v_bᵀ, the second moment of h. With
+    the best matrix Γ*, the loss of Γ is the floor plus ½ Σ q_a [u_aᵀ(Γ - Γ*)v_b s_b]².
     """
 
     q: Array  # eigenvalues of Λ_q, (d,)
@@ -62,14 +63,16 @@ class _Factors(NamedTuple):
     """
 
     tau: Array  # singular values of LᵀF, (d,)
-    power: Array  # (1 + 1/N) τ² + c, so that M = LZ power (LZ)ᵀ; (d,)
+    # (1 + 1/N) τ² + c, (d,). M is LZ times the diagonal matrix of these numbers times
+    # (LZ)ᵀ.
+    whitened_second: Array
     tokens: Array  # L Z, (d, d), or its diagonal, (d,)
     tasks: Array  # F Y, (d, d), or its diagonal, (d,)
 
 
 @dataclass(frozen=True, eq=False)
 class PromptLaw:
-    r"""The law of prompts, in which each prompt has pairs, a query and a task.
+    r"""The law of prompts, each of which has pairs, a query and a task.
 
     The N pairs are :math:`(x_i, y_i)`, with tokens :math:`x_i` and labels :math:`y_i`.
     The labels are :math:`y_i = w^\top x_i + \sigma\varepsilon_i` for the task w of the
@@ -138,7 +141,7 @@ class PromptLaw:
 
     @cached_property
     def dense(self) -> PromptLaw:
-        """The same law with matrices."""
+        """The same law, with its moments stored as matrices."""
         if not self.diagonal:
             return self
         covariance, prior, query = map(np.diag, self.moments)
@@ -168,6 +171,7 @@ class PromptLaw:
         :math:`\Lambda W\Lambda/N + (\mathrm{tr}\,\Lambda W + \sigma^2)\Lambda/N`.
         """
         covariance, prior, _ = self.moments
+        # As Λ is symmetric, tr ΛW is the sum of products of the entries of Λ and W.
         if self.diagonal:
             trace = float(covariance @ prior)
         else:
@@ -187,6 +191,7 @@ class PromptLaw:
     def _scatter_factor(self) -> float:
         """The factor c = (tr ΛW + σ²)/N of Λ in M."""
         covariance, prior, _ = self.moments
+        # The sum of the products of entries is tr ΛW.
         return (float(np.sum(covariance * prior)) + self.noise**2) / self.N
 
     @cached_property
@@ -200,35 +205,39 @@ class PromptLaw:
             tasks = np.sqrt(prior)
             tau = tokens * tasks
         else:
+            # `root` returns Lᵀ and Fᵀ.
             L = root(covariance).T
             F = root(prior).T
             Z, tau, Y_transposed = np.linalg.svd(L.T @ F)
             tau = _without_rounding(tau, largest=tau[0])
             tokens = L @ Z
             tasks = F @ Y_transposed.T
-        power = (1.0 + 1.0 / self.N) * tau**2 + self._scatter_factor
-        return _Factors(tau, power, tokens, tasks)
+        whitened_second = (1.0 + 1.0 / self.N) * tau**2 + self._scatter_factor
+        return _Factors(tau, whitened_second, tokens, tasks)
 
     @cached_property
     def modes(self) -> Modes:
-        """The axes of Γ in which the excess is a sum of squares, and their scales."""
+        """The axes of Γ in which the excess is a sum of squares, and their scales.
+
+        The scales are the numbers q_a and s_b of `Modes`.
+        """
         _, _, query = self.moments
         if self.diagonal:
             s = np.sqrt(self.second)
             return Modes(q=query, s=s, reach=self.best * s, bases=None)
-        tau, power, tokens, tasks = self._factors
-        root_power = np.sqrt(power)
-        # With the letters of `_Factors`, M = XXᵀ for X = LZ power^½, whose singular
-        # value decomposition is V s R. Then Γ*X = FY τ power^-½ needs no inverse of M
-        # (docs/linear-attention-theory.md, "Without an inverse of M"), and in the modes
-        # Γ* is Uᵀ Γ* V s = Uᵀ (Γ*X) Rᵀ.
-        V, s, R = np.linalg.svd(tokens * root_power)
-        best_x = tasks * _quotient(tau, root_power, where=power > 0.0)
+        tau, whitened_second, tokens, tasks = self._factors
+        # With the letters of `_Factors` and p for ``whitened_second``, M = XXᵀ for
+        # X = LZ p^½, whose singular value decomposition is V s R. Then Γ*X = FY τ p^-½
+        # needs no inverse of M (docs/linear-attention-theory.md, "Without an inverse of
+        # M"), and in the modes Γ* is Uᵀ Γ* V s = Uᵀ (Γ*X) Rᵀ.
+        root_p = np.sqrt(whitened_second)
+        V, s, R = np.linalg.svd(tokens * root_p)
+        best_X = tasks * _quotient(tau, root_p, where=whitened_second > 0.0)
         # Eigenvalues come in increasing order, and singular values in falling order.
         q, U = np.linalg.eigh(query)
         q = _without_rounding(q, largest=q[-1])
         s = _without_rounding(s, largest=s[0])
-        return Modes(q=q, s=s, reach=U.T @ (best_x @ R.T), bases=(U, V))
+        return Modes(q=q, s=s, reach=U.T @ (best_X @ R.T), bases=(U, V))
 
     @cached_property
     def best(self) -> Array:
@@ -248,7 +257,7 @@ class PromptLaw:
         _, s, reach, bases = self.modes
         assert bases is not None  # they are None for diagonal laws alone
         U, V = bases
-        # `reach` is Uᵀ Γ* V s. `reach` was found without an inverse of M, which would
+        # `reach` is Uᵀ Γ* V s. It was computed without an inverse of M, which would
         # lose digits.
         return np.asarray(U @ _quotient(reach, s, where=s > 0.0) @ V.T)
 
@@ -262,16 +271,17 @@ class PromptLaw:
         LL^\top` and :math:`W = FF^\top`, the :math:`\tau_j` are the singular values of
         :math:`L^\top F = Z\tau Y^\top`, and the :math:`f_j` the columns of FY.
         """
-        tau, power, _, tasks = self._factors
+        tau, whitened_second, _, tasks = self._factors
         # In infinite prompts, for which c = 0, a direction with τ = 0 is not explained
         # at all.
         unexplained = np.divide(
             tau**2 / self.N + self._scatter_factor,
-            power,
+            whitened_second,
             out=np.ones_like(tau),
-            where=power > 0.0,
+            where=whitened_second > 0.0,
         )
         _, _, query = self.moments
+        # f_jᵀ Λ_q f_j for each column f_j of ``tasks``.
         if self.diagonal:
             target_variance = query * tasks**2
         else:
@@ -320,9 +330,10 @@ class PromptLaw:
 
         .. math:: \mathcal L = \tfrac12\mathrm{tr}\,\Lambda_q\bigl[
             (\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
-            + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr].
+            + \Gamma S\Gamma^\top\bigr].
 
-        The formula is a sum of squares, so that small losses keep their digits.
+        Here S is `scatter`, the mean over tasks of the covariance of h for a given
+        task. The formula is a sum of squares, so that small losses keep their digits.
 
         Parameters
         ----------
@@ -342,7 +353,8 @@ class PromptLaw:
         covariance, prior, query = self.moments
         if self.diagonal and gamma.ndim == 2:
             return self.dense.loss(gamma)
-        # `errors` is the matrix in brackets, or its diagonal.
+        # `errors` is the matrix in brackets, or its diagonal. As Λ_q is symmetric, the
+        # trace is the sum of products of the entries of Λ_q and `errors`.
         if self.diagonal:
             bias = gamma * covariance - 1.0
             errors = bias**2 * prior + gamma**2 * self.scatter
@@ -362,8 +374,9 @@ class PromptLaw:
     def off(self, gamma: ArrayLike) -> Array:
         r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b`, the gaps in the modes.
 
-        A gap is how far Γ is off the best matrix along an axis of ``Modes``. The result
-        has the shape (d, d) for a matrix, and (d,) for a diagonal.
+        A gap is how far Γ is off the best matrix along the axes :math:`u_a` and
+        :math:`v_b` of ``Modes``, times the scale :math:`s_b`. The result has the shape
+        (d, d) for a matrix, and (d,) for a diagonal.
         """
         checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
         if not self.diagonal:
@@ -396,7 +409,10 @@ class PromptLaw:
         return 0.5 * float(np.sum(q * gaps**2))
 
     def largest_curvature(self) -> float:
-        r"""Largest eigenvalue of the Hessian :math:`\Lambda_q \otimes M` of Γ."""
+        r"""Largest curvature of the loss as a function of Γ.
+
+        It is the largest eigenvalue of the Hessian :math:`\Lambda_q \otimes M`.
+        """
         return float(self.modes.q.max() * self.modes.s.max() ** 2)
 
 
@@ -429,9 +445,9 @@ def root(matrix: Array) -> Array:
 def moment(name: str, value: object, d: int | None = None) -> Array:
     """Return a copy of a second moment: a nonzero, positive semidefinite matrix.
 
-    A matrix that is given as its diagonal stays a diagonal. Anything else is refused by
-    a ``ValueError`` about the argument ``name``. ``d`` is the dimension, if it is
-    known.
+    A matrix that is given as its diagonal stays a diagonal. Anything but such a matrix
+    or diagonal is refused by a ``ValueError`` about the argument ``name``. ``d`` is the
+    dimension, if it is known.
     """
     size = "d" if d is None else str(d)
     allowed = (
@@ -471,8 +487,8 @@ def _semidefinite(
 ) -> Array:
     """Return a matrix, which must be symmetric and without negative eigenvalues.
 
-    ``value`` is what the user gave, and ``allowed`` says in words what is allowed. The
-    error message uses both. ``largest`` is the largest entry.
+    The error message shows ``value``, the argument of the user, and ``allowed``, the
+    description of the allowed values. ``largest`` is the largest entry, without sign.
     """
     matrix = symmetric(name, value, matrix, allowed)
     least = float(np.linalg.eigvalsh(matrix)[0])

@@ -5,7 +5,8 @@ the population risk, because this module uses none of them.
 
 Letters: a prompt has N pairs of a token of dimension d and a label. Its task is w, its
 query x, and h the mean of label times token. R runs are trained together, with M
-prompts for each run, and B prompts in all.
+prompts for each run, and B prompts in all. In the subscripts of ``einsum``, b is the
+prompt, n the pair, and d the entry of a token.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         set_fields(self, batch=integer("batch", self.batch, minimum=1))
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         set_fields(self, start=shaped("start", self.start, self._shape))
+        # A number takes 8 bytes.
         check_fits("batch", self.batch, 8.0 * self.batch * self._numbers)
 
     @property
@@ -110,7 +112,7 @@ class SampledRisk(WithStart, Trainer[Prompts]):
 
     @cached_property
     def roots(self) -> tuple[Array, Array, Array]:
-        """Roots F of the second moments FᵀF of tokens, tasks and queries, (d, d).
+        """Roots F of the second moments FᵀF of tokens, tasks and queries, (d, d) each.
 
         A normal vector z becomes zᵀF, which has this second moment.
         """
@@ -162,13 +164,14 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         # take minutes.
         if self._shape != (d, d) or min(M, d * d) > LARGEST_SYSTEM:
             return None
-        labelled = np.einsum("bn,bnd->bd", prompts.labels, prompts.tokens)
-        h = labelled / prompts.tokens.shape[1]
+        N = prompts.tokens.shape[1]
+        h = np.einsum("bn,bnd->bd", prompts.labels, prompts.tokens) / N
         system = equations(prompts.query, h, prompts.answer)
         return EmpiricalRisk(system, self.start)
 
     def losses_on(self, params: Array, prompts: Prompts) -> Array:
         """Loss of each of B prompts, (B,)."""
+        # All prompts belong to a single run.
         errors, _ = self._passes(params[None], prompts)
         return 0.5 * errors[0] ** 2
 
@@ -219,8 +222,11 @@ def _bilinear_passes(params: Array, means: Means) -> tuple[Array, Array]:
     M = prompts_per_run(means, R)
     h = means.h.reshape(R, M, -1)
     query = means.query.reshape(R, M, -1)
-    errors = np.sum((query @ params) * h, axis=2) - means.answer.reshape(R, M)
-    return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / M
+    predictions = np.sum((query @ params) * h, axis=2)  # xᵀΓh
+    errors = predictions - means.answer.reshape(R, M)
+    # The gradient of a run is the mean over its prompts of the error times x hᵀ.
+    gradients = (query * errors[:, :, None]).swapaxes(1, 2) @ h / M
+    return errors, gradients
 
 
 class ReducedRisk(Trainer[Means]):
@@ -280,6 +286,7 @@ class ReducedRisk(Trainer[Means]):
 
     def losses_on(self, params: Array, prompts: Means) -> Array:
         """Loss of each of B prompts, (B,)."""
+        # All prompts belong to a single run.
         errors, _ = _bilinear_passes(params[None], prompts)
         return 0.5 * errors[0] ** 2
 
@@ -300,7 +307,7 @@ class ReducedRisk(Trainer[Means]):
 def labelled_means(
     rng: np.random.Generator, law: PromptLaw, token_root: Array, task: Array
 ) -> Array:
-    """Draw the means h of B prompts, (B, d), by the formula of `ReducedRisk`.
+    r"""Draw the means h of B prompts, (B, d), by the formula of `ReducedRisk`.
 
     Parameters
     ----------
@@ -309,13 +316,13 @@ def labelled_means(
     law : PromptLaw
         The law of the prompts, with finite N.
     token_root : ndarray, (d, d)
-        Root T of the covariance of the tokens.
+        Root T of the covariance :math:`T^\top T` of the tokens.
     task : ndarray, (B, d)
         Tasks of the prompts.
     """
     B = len(task)
     N = int(law.N)
-    u = task @ token_root.T
+    u = task @ token_root.T  # Tw for each prompt, (B, d)
     rho = np.sqrt(np.sum(u**2, axis=1))
     # If Tw is zero, it has no direction. The labels are then noise alone, for which the
     # formula holds with e = 0.
@@ -436,7 +443,8 @@ class SampledLayer(SampledRisk):
     def _numbers(self) -> float:
         """How many numbers a prompt takes in memory; a generous bound.
 
-        They are those of EEᵀ/N and of a few vectors for each head.
+        In addition to the numbers of `SampledRisk`, a prompt has the matrix EEᵀ/N, and
+        four vectors of d + 1 numbers for each head.
         """
         size = self.law.d + 2.0
         return super()._numbers + size * (size + 4.0 * self._heads)
@@ -446,7 +454,7 @@ class SampledLayer(SampledRisk):
         return self
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """The matrices P_h and K_h, one after another."""
+        """The matrices P_h of all heads, and then the matrices K_h."""
         return tuple(array.reshape(-1, *array.shape[-2:]))
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
@@ -488,7 +496,8 @@ class SampledTensor(SampledRisk):
     It is the prediction of a whole layer, for the matrix :math:`E` of a prompt with
     columns :math:`(x_i, y_i)` and :math:`(x, 0)`. The tensor B stands for the sum over
     heads :math:`\sum_h p_{ha} (K_h)_{bm}`, with the last row :math:`p_h` of
-    :math:`P_h`. The entries of B themselves are trained.
+    :math:`P_h`. The entries of B themselves are trained. In this class B is the tensor,
+    and not the number of prompts.
 
     Parameters
     ----------
@@ -504,7 +513,10 @@ class SampledTensor(SampledRisk):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory, with two copies of EEᵀ/N."""
+        """How many numbers a prompt takes in memory, with two copies of EEᵀ/N.
+
+        The number is a generous bound.
+        """
         return super()._numbers + 2.0 * (self.law.d + 2.0) ** 2
 
     def cheaper(self) -> Trainer[Prompts]:
@@ -532,8 +544,8 @@ class SampledTensor(SampledRisk):
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return errors of R runs on M prompts, (R, M), and gradients of mean losses.
 
-        With the entries of EEᵀ/N as one axis, B is a matrix and the prediction a
-        bilinear form of these entries and the query.
+        If the entries of EEᵀ/N are written as one vector g, B is a matrix, and the
+        prediction is the bilinear form gᵀBx.
         """
         R = len(params)
         M = prompts_per_run(prompts, R)
@@ -544,6 +556,7 @@ class SampledTensor(SampledRisk):
         B = params.reshape(R, flat_gram.shape[2], -1)
         outputs = np.sum((flat_gram @ B) * query, axis=2)
         errors = outputs - prompts.answer.reshape(R, M)
+        # The gradient of a run is the mean over its prompts of the error times g xᵀ.
         error_gram = flat_gram * errors[:, :, None]
         gradients = error_gram.swapaxes(1, 2) @ query / M
         return errors, gradients.reshape(params.shape)

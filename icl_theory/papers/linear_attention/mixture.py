@@ -28,10 +28,10 @@ from icl_theory.papers.linear_attention.risks import BestKnown
 
 
 class _LeastSquares(NamedTuple):
-    """The parts of the loss floor + ½‖A vec Γ - b‖²."""
+    """The terms of the loss floor + ½‖A vec Γ - b‖²."""
 
-    A: Array  # (m, size of Γ)
-    b: Array  # (m,)
+    A: Array  # (number of equations of all laws, number of entries of Γ)
+    b: Array  # targets of the equations, one for each row of A
     floor: float  # mean of the floors of the laws
 
 
@@ -92,7 +92,10 @@ class MixtureRisk(BestKnown):
         set_fields(self, laws=tuple(laws), probs=probs, start=start)
 
     def _checked_start(self, d: int, diagonal: bool) -> Array:
-        """Return Γ at step 0; ``diagonal`` says if all moments are diagonal."""
+        """Return Γ at step 0, (d, d), or its diagonal, (d,), if ``diagonal`` is true.
+
+        ``diagonal`` says whether all moments are diagonal.
+        """
         shapes: list[tuple[int, ...]] = [(d, d)]
         if diagonal:
             shapes = [(d,), (d, d)]
@@ -132,6 +135,8 @@ class MixtureRisk(BestKnown):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the least loss of a single Γ, as a sum of squares."""
+        # At the best Γ the residual A vec Γ - b is orthogonal to all columns of A. So
+        # the excess is ½‖A vec(Γ - best Γ)‖².
         gap = self._checked(params) - self.best
         # If products overflow with both signs, their sum is NaN. An error below then
         # names the argument.
@@ -175,7 +180,7 @@ def _equations(p: float, law: PromptLaw) -> tuple[Array, Array]:
         b = weight * modes.reach
     else:
         U, V = modes.bases
-        # A column of the Kronecker product is vec(u_a v_bᵀ).
+        # A column of the Kronecker product is vec(u_a v_bᵀ), and so a row of ``axes``.
         axes = np.asarray(np.kron(U, V).T, dtype=np.float64)
         A = (weight[:, None] * modes.s).reshape(-1, 1) * axes
         b = (weight[:, None] * modes.reach).ravel()

@@ -27,6 +27,7 @@ from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import apart, decade, listed, off
 from icl_theory.statements.statement import Status
 
+# A citation; the braces take the theorem.
 AHN = "Ahn, Cheng, Daneshmand, Sra 2023, {}"
 # An arbitrary covariance of the tokens in two dimensions, with correlation.
 SKEWED = np.array(((1.0, 0.3), (0.3, 0.5)))
@@ -81,7 +82,7 @@ class WholeLayer:
         d = law.d
         N = int(law.N)
         # The squared error has the degree 4 in each entry of tokens and task, and 6 in
-        # the entries of the query. Three nodes are exact to degree 5, and four to 7.
+        # each entry of the query. Three nodes are exact to degree 5, and four to 7.
         grid, weight = hermite_grid([3] * (N * d + d) + [4] * d)
         token_factor, task_factor, query_factor = map(
             np.linalg.cholesky, law.dense.moments
@@ -92,6 +93,9 @@ class WholeLayer:
         tokens = normal_tokens.reshape(-1, N, d) @ token_factor.T
         task = normal_task @ task_factor.T
         query = normal_query @ query_factor.T
+        # In the subscripts of einsum n is the prompt, i its pair, and d the entry of a
+        # token; k and l are entries of the columns of E, and m is the entry of the
+        # query.
         labels = np.einsum("nid,nd->ni", tokens, task)
         # The columns of E: (x_i, y_i), and last (x, 0).
         pairs = np.concatenate([tokens, labels[:, :, None]], axis=2)
@@ -114,8 +118,9 @@ class WholeLayer:
         last_row = params[: d + 1]  # (p, v)
         K = params[d + 1 :].reshape(d + 1, d)
         product = np.multiply.outer(last_row, K)
-        # The loss is ½ (Bᵀ S B - 2 Bᵀ c + a) for the product B, the moments S and c of
-        # the features, and the mean square a of the answer. The gradient is SB - c.
+        # The loss is ½ (Bᵀ S B - 2 Bᵀ c + a). Here the vector B has the entries of
+        # ``product``, S is the second moment of the features, c the mean of features
+        # times answer, and a the mean square of the answer. The gradient is SB - c.
         flat_gradient = self.second_moment @ product.ravel() - self.cross_moment
         product_gradient = flat_gradient.reshape(product.shape)
         quadratic = float(product.ravel() @ (flat_gradient - self.cross_moment))
@@ -156,6 +161,7 @@ class WholeLayer:
                 # tolerance on the gradient, 1e-18.
                 options={"gtol": 1e-9},
             )
+            # At a minimum the added square is zero.
             losses.append(end.fun)
         return np.sort(losses) - self.law.floor
 
@@ -166,12 +172,12 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess at the second minimum of each law. It equals the excess of the best
-    # matrix of rank one.
+    # The excess of the best matrix of rank one, which should be the excess at the
+    # second minimum of each law.
     second_excesses = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
     below_floor = max(0.0, -least_excess)
-    # The distance of each end to the nearer of the two minima.
+    # The difference in loss between each end and the nearer of the two minima.
     distances = list[Array]()
     for excesses, second in zip(excesses_of_laws, second_excesses, strict=True):
         distances.append(np.minimum(np.abs(excesses), np.abs(excesses - second)))
@@ -227,9 +233,9 @@ def deep_loss(
     query = unit
     for A, B in zip(descend, change, strict=True):
         # All updates use the values before this layer.
-        X_A = np.swapaxes(X, 1, 2) @ A / N  # XᵀA/N
-        token_scores = X_A @ X
-        query_scores = X_A @ query
+        X_A = np.swapaxes(X, 1, 2) @ A / N  # XᵀA/N, (n, N, d)
+        token_scores = X_A @ X  # (n, N, N)
+        query_scores = X_A @ query  # (n, N, d)
         V, U = V - V @ token_scores, U - V @ query_scores
         if not B.any():
             continue  # the layer leaves the tokens as they are
@@ -242,7 +248,8 @@ def deep_loss(
     return 0.5 * float(squares)
 
 
-# The diagonals in Figure 2 of the paper, without their sign, in increasing order.
+# The numbers on the diagonals of the three matrices in Figure 2 of the paper, without
+# their sign, in increasing order.
 FIGURE_2 = (0.43, 0.69, 1.71)
 
 
@@ -256,13 +263,14 @@ def two_layers(quick: bool) -> Claim:
     multiple_gaps = list[float]()
     for (d, N), count in zip(settings, starts, strict=True):
         loss = _TwoLayers(d, N)
-        symmetric = loss.least(
+        symmetric_loss = loss.least(
             loss.symmetric, entries_per_matrix=d * (d + 1) // 2, starts=count
         )
-        diagonal = loss.least(loss.diagonal, entries_per_matrix=d, starts=count)
-        symmetric_gaps.append(abs(symmetric / diagonal - 1.0))
-        # The best multiples of I are in closed form.
-        multiple_gaps.append(abs(best_layers(d=d, N=N, depth=2).loss / diagonal - 1.0))
+        diagonal_loss = loss.least(loss.diagonal, entries_per_matrix=d, starts=count)
+        symmetric_gaps.append(abs(symmetric_loss / diagonal_loss - 1.0))
+        # The best multiples of I have a closed form.
+        multiple_loss = best_layers(d=d, N=N, depth=2).loss
+        multiple_gaps.append(abs(multiple_loss / diagonal_loss - 1.0))
     symmetric_gap = max(symmetric_gaps)
     multiple_gap = max(multiple_gaps)
     return Claim.of(
@@ -407,6 +415,7 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     unchanged = np.zeros((D, 2, 2))
 
     def loss(flat: Array) -> float:
+        """Return the loss for all entries of A_1 to A_D, as one vector."""
         return deep_loss(flat.reshape(D, 2, 2), unchanged, SKEWED, grid)
 
     start_points = np.random.default_rng(0).normal(0.0, 0.5, (starts, 4 * D))
@@ -414,12 +423,12 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     best = min(ends, key=lambda end: float(end.fun))
     # A_l Λ should be a multiple of I. The nearest multiple has half of the trace of
     # A_l Λ on its diagonal.
-    steps = best.x.reshape(D, 2, 2) @ SKEWED
-    lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
+    A_covariance = best.x.reshape(D, 2, 2) @ SKEWED
+    lengths = np.trace(A_covariance, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)
     return _MatrixGaps(
         loss=float(best.fun) - best_layers(d=2, N=N, depth=D).loss,
-        shape=apart(steps, multiples),
+        shape=apart(A_covariance, multiples),
     )
 
 
@@ -443,7 +452,7 @@ def plus_plus(quick: bool) -> Claim:
         phrases.append(listed(losses_over_d, ".3g"))
         # "Lower" is taken as less than half of the loss of two plain layers.
         are_halved = are_halved and plus_plus_loss < 0.5 * two_plain_layers
-    per_dimension = "; ".join(phrases)
+    losses_of_lengths = "; ".join(phrases)
     # The closed form of the loss and its sum over a grid are exact up to rounding, for
     # which 1e-10 is generous. A slope is a difference with an error of about 1e-8 times
     # the third derivative; in the full audit it is below 1e-6.
@@ -452,25 +461,26 @@ def plus_plus(quick: bool) -> Claim:
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with"
         f" correlation; losses d = 8, N = {listed(lengths)}",
         f"loss off by {decade(error)}, slopes below {decade(slope)}; loss/d of GD++,"
-        f" two and four plain layers {per_dimension}",
+        f" two and four plain layers {losses_of_lengths}",
         "holds: two such layers come close to four plain ones in short prompts",
     )
 
 
 class _CriticalPoint(NamedTuple):
-    """A check of the closed-form loss at the best layers of GD++."""
+    """A check of the best layers of GD++, whose loss has a closed form."""
 
-    error: float  # relative error of the loss
+    error: float  # relative difference of the closed-form loss and the loss on a grid
     slope: float  # largest derivative of the loss with respect to an entry
 
 
 def _critical_point() -> _CriticalPoint:
     """Compare the closed-form loss at the best layers of GD++ with the loss on a grid.
 
-    The layers have A_l = a_l Λ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of
-    `PlusPlusRisk`, which is for Λ = I. The tasks have W = Λ⁻¹, so the loss of these
-    layers does not depend on Λ. In the coordinates Λ^-½ x, tokens and tasks are
-    isotropic, the layers have A_l = a_l I, and B is still (b/a₁)I.
+    The slopes of the loss at these layers are differences of losses on the grid. The
+    layers have A_l = a_l Λ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of `PlusPlusRisk`,
+    which is for Λ = I. The tasks have W = Λ⁻¹, so the loss of these layers does not
+    depend on Λ. In the coordinates Λ^-½ x, tokens and tasks are isotropic, the layers
+    have A_l = a_l I, and B is still (b/a₁)I.
     """
     risk = PlusPlusRisk(d=2, N=2)
     # After the first layer labels and tokens have the degree 3 in the four entries of
@@ -481,15 +491,18 @@ def _critical_point() -> _CriticalPoint:
     a1, a2, b = risk.best
 
     def loss(flat: Array) -> float:
+        """Return the loss for all entries of A₁, A₂ and B, as one vector."""
         A1, A2, B1 = flat.reshape(3, 2, 2)
         A = np.stack([A1, A2])
-        # The second layer is the last one: no layer would read the tokens it changes.
+        # The second layer is the last one. No layer would read the tokens that it
+        # changes, so its matrix B is zero.
         B = np.stack([B1, np.zeros((2, 2))])
         return deep_loss(A, B, SKEWED, grid)
 
     inverse = np.linalg.inv(SKEWED)  # Λ⁻¹
     # The first layer subtracts B X(XᵀA₁X)/N = a₁B XXᵀΛ⁻¹X/N from the tokens X.
-    # `PlusPlusRisk` has the number b in the place of a₁B, so that B = (b/a₁)I.
+    # `PlusPlusRisk` has the number b in the place of a₁B, so that B = (b/a₁)I. With
+    # axis=None all entries of the three matrices become one vector.
     point = np.concatenate([a1 * inverse, a2 * inverse, b / a1 * np.eye(2)], axis=None)
     return _CriticalPoint(
         error=off(loss(point), risk.floor()), slope=_largest_slope(loss, point)
@@ -539,10 +552,11 @@ class ReluLayer:
         # Without the kink the terms of the prediction would be even in the tokens. So
         # the kink halves the means of the terms and of their squares. The squared
         # error, averaged over tokens, is a polynomial of degree 2 in the query and in
-        # the task, for which two nodes along each axis would do.
+        # the task. For this two nodes along each axis are enough; the query has three.
         queries, query_weights = hermite_grid([3, 3])
         tasks, task_weights = hermite_grid([2, 2])
-        tokens, token_weights = _half_planes()  # for the first axis in the place of Ax
+        # These nodes are for Ax along the first axis.
+        tokens, token_weights = _half_planes()
         total = 0.0
         for x, query_weight in zip(queries, query_weights, strict=True):
             u = A @ x

@@ -45,16 +45,16 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
 from icl_theory.papers.linear_attention.layer import SampledRisk
 
-# A plateau ends when the excess has fallen to this share of its value at the start. The
-# excess falls fast once it leaves the plateau, so that the end hardly depends on this
-# share, unless it is near 0 or 1.
+# A plateau ends when the excess has fallen to this share of its value at the start.
+# After the plateau the excess falls fast, so that the end hardly depends on this share,
+# unless it is near 0 or 1.
 PLATEAU = 0.9
 
 # The derivative of a polynomial p along v is Im p(x + ihv)/h for a tiny h, exact to
 # rounding: it contains no difference in which digits could cancel. Here h is 1e-100:
 # h² is far below rounding, and products with h do not underflow.
 IMAGINARY_STEP = 1e-100j
-INVERSE_STEP = 1e100
+INVERSE_STEP = 1e100  # 1/h
 
 
 class BestKnown(Risk):
@@ -66,6 +66,7 @@ class BestKnown(Risk):
     @property
     def initial(self) -> Array:
         """Parameters at step 0."""
+        # The start of a risk over one parameter may be a number.
         return np.atleast_1d(self.start)
 
     def floor(self) -> float:
@@ -124,7 +125,7 @@ class MergedRisk(BestKnown):
 
     @cached_property
     def curvature(self) -> Array:
-        """Eigenvalues of the Hessian in the modes, of the shape of the parameters."""
+        """Eigenvalues q_a m_b of the Hessian, of the shape of the parameters."""
         q, s, _, _ = self.law.modes
         m = s**2
         if self.start.ndim == 1:
@@ -135,6 +136,7 @@ class MergedRisk(BestKnown):
     def best(self) -> Array:
         """The minimiser, of the shape of the parameters."""
         best = self.law.best
+        # The law may store the best Γ as its diagonal, while the parameters are (d, d).
         return np.diag(best) if best.ndim < self.start.ndim else best
 
     def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
@@ -212,7 +214,7 @@ class MergedRisk(BestKnown):
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
         q, s, _, _ = self.law.modes
         gaps = self.law._gaps(params)
-        # The gaps are a matrix in the modes, (d, d), or its diagonal, (d,).
+        # The gaps are a matrix, (d, d), whose row a belongs to u_a, or its diagonal.
         if gaps.ndim == 2:
             q = q[:, None]
         gradient = self._back(q * gaps * s)
@@ -270,18 +272,18 @@ class MergedRisk(BestKnown):
 
         Plain gradient descent has a closed form at rates at which it does not diverge.
         """
-        converges = eta * self.curvature.max() <= 2.0
-        if not is_plain_descent(rule) or not converges:
+        is_stable = eta * self.curvature.max() <= 2.0
+        if not is_plain_descent(rule) or not is_stable:
             return None
         return ModeSteps(self, eta)
 
 
 def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
-    r"""Return the modes after t steps, for arrays that broadcast.
+    r"""Return the modes after t steps of descent, for arrays that broadcast.
 
     A mode of curvature κ is :math:`x_t = x^* + (1 - \eta\kappa)^t(x_0 - x^*)`.
-    ``start`` and ``best`` are :math:`x_0` and :math:`x^*`, and ``shrink`` is
-    :math:`\eta\kappa`, from 0 to 2.
+    ``start`` and ``best`` are :math:`x_0` and :math:`x^*`, ``shrink`` is
+    :math:`\eta\kappa`, from 0 to 2, and ``steps`` has the numbers t.
     """
     # If shrink is 1, the logarithm is -∞. The product of -∞ with 0 steps is NaN, which
     # is not used. With more steps the power is 0, as it should be. The NaN of log1p for
@@ -294,11 +296,12 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
         remaining = np.where(steps == 0, 1.0, np.exp(steps * log_factor))
     changes_sign = (shrink > 1.0) & (steps % 2 == 1)
     remaining = np.where(changes_sign, -remaining, remaining)
-    # A mode that has hardly moved is computed as its start plus the covered way. The
-    # best value minus the remaining way would lose digits. Where about half of the way
-    # is covered, both forms are accurate. A mode with a shrink above ½ counts as near
-    # its start only at step 0, at which nothing is covered for any shrink. So
-    # `np.minimum` changes no result that is used. It keeps the logarithm finite.
+    # A mode that has hardly moved is computed as its start plus the distance it has
+    # covered. The best value minus the remaining distance would lose digits. If about
+    # half of the distance is covered, both forms are accurate. A mode with a shrink
+    # above ½ counts as near its start only at step 0, at which nothing is covered for
+    # any shrink. So `np.minimum` changes no result that is used. It keeps the logarithm
+    # finite.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     is_near_start = shrink * steps < 0.5
     return np.where(
@@ -311,7 +314,8 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
 class ModeSteps(Counted):
     """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature.
 
-    Each mode, an entry of UᵀΓV, shrinks towards its best value by a constant factor.
+    A mode is an entry of UᵀΓV. Each step multiplies its distance from the best value by
+    a constant factor.
     """
 
     risk: MergedRisk
@@ -354,14 +358,15 @@ class ModeSteps(Counted):
         eigenvalue_change = eigenvalue_change + 1.0 / law.N * (
             trace_change + label_variance
         )
-        # In units of ``ROUNDING`` the change of Λ has the norm of Λ, not the norm 1.
+        # In units of ``ROUNDING``, rounding changes Λ by a matrix δ whose norm is the
+        # norm of Λ, and not 1.
         m_rounding = covariance_norm * eigenvalue_change
         # The curvature is q_a m_b. The first term below is the change of the curvature
         # with q_a, and the second is the change with m_b.
         return np.asarray(q.max() * s**2 + np.multiply.outer(q, m_rounding))
 
     def states(self, steps: Steps) -> Array:
-        """Return Γ at these steps, (T, d, d) or (T, d)."""
+        """Return Γ at T steps, (T, d, d), or its diagonals, (T, d)."""
         # Steps vary along the first axis, and modes along the others.
         steps_axis = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
         modes = modes_after(self.start, self.best, self.shrink, steps_axis)
@@ -370,18 +375,20 @@ class ModeSteps(Counted):
     def blur(self, steps: Steps) -> Array:
         """Return errors of the loss by rounding, at T steps, (T,).
 
-        Γ, its products with the bases, and the curvatures are rounded.
+        Three roundings contribute to these errors: the rounding of Γ, of its products
+        with the bases U and V, and of the curvatures.
         """
         law = self.risk.law
         T = len(steps)
         states = self.states(steps)
         gaps = np.array([law._gaps(state) for state in states])
         q, s, _, bases = law.modes
-        # The gaps are (T, d, d), with the axes u_a as rows, or (T, d) for diagonals.
+        # The gaps are (T, d, d), with a row for each axis u_a, or (T, d) for diagonals.
         if gaps.ndim == 3:
             q = q[:, None]
-        # An entry of Γ is rounded by up to ROUNDING times the largest entry of Γ or Γ*,
-        # and the loss changes by this times the gradient.
+        # An entry of Γ is rounded by up to ROUNDING times the largest entry of Γ or Γ*.
+        # The loss changes by this error times the gradient. All errors below are in
+        # units of ROUNDING.
         gradient = np.abs(q * gaps * s).reshape(T, -1)
         sizes = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(T, -1)
         errors = sizes.max(axis=1) * gradient.sum(axis=1)
@@ -420,7 +427,7 @@ class _DiagonalRuns:
         return modes_after(self.start, self.best, self.shrink, steps[:, None])
 
     def excess(self, steps: Steps) -> Array:
-        """Losses above their floors, (P,)."""
+        """Losses above their floors, ½ Σ q (γ - γ*)² s² over the diagonal, (P,)."""
         gaps = (self.states(steps) - self.best) * self.s
         return 0.5 * np.sum(self.q * gaps**2, axis=1)
 
@@ -460,13 +467,14 @@ def closed_runs(
     Returns
     -------
     mapping of column names to arrays, (P,)
-        ``steps`` is -1 at points that do not reach their target up to ``last``. The
+        Only the column "method" is a single word, for all points. The column "steps" is
+        -1 at points that do not reach their target up to the argument ``last``. The
         column "last" has the step at which the run ends: the first step at the target,
         or the argument ``last``.
     """
     runs = _DiagonalRuns(risks, eta)
     # The first step at which each loss is at its target, or a step after the last one
-    # if it never is, and the error of the loss at this step.
+    # if it never is, and the error of this step number.
     hit, error = first_steps(runs.loss, runs.floor + above, last, runs.rounding)
     is_reached = hit <= last
     end = np.where(is_reached, hit, last)
@@ -551,8 +559,8 @@ class Pair(WithStart, Map):
         return array[:1], array[1:].reshape(self.shape)
 
 
-class _HeadParts(NamedTuple):
-    """The parameters of H heads whose keys and queries have R rows."""
+class _HeadFactors(NamedTuple):
+    """The factors of Γ for H heads whose keys and queries have R rows."""
 
     values: Array  # (H, 1, 1)
     keys: Array  # (H, R, d)
@@ -563,7 +571,8 @@ class _HeadParts(NamedTuple):
 class Heads(WithStart, Map):
     r"""The matrix of H heads, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
 
-    Each head has a value, and keys and queries of its own.
+    Each head has a value :math:`v_h`, keys :math:`K_h` and queries :math:`Q_h` of its
+    own; keys and queries are matrices of R rows.
 
     Parameters
     ----------
@@ -583,6 +592,7 @@ class Heads(WithStart, Map):
     def __post_init__(self) -> None:
         set_fields(self, d=integer("d", self.d, minimum=1))
         start = real_array("start", self.start, 2, LARGEST)
+        # A head has a value, and R rows of 2d numbers.
         rows, remainder = divmod(start.shape[1] - 1, 2 * self.d)
         if len(start) == 0 or rows < 1 or remainder != 0:
             raise argument_error(
@@ -592,10 +602,10 @@ class Heads(WithStart, Map):
             )
         set_fields(self, start=start)
 
-    def _split(self, params: Array) -> _HeadParts:
-        """Return the parts of H heads, in shapes that broadcast to (H, R, d)."""
+    def _split(self, params: Array) -> _HeadFactors:
+        """Return values, keys and queries, in shapes that broadcast to (H, R, d)."""
         keys_and_queries = params[:, 1:].reshape(len(params), 2, -1, self.d)
-        return _HeadParts(
+        return _HeadFactors(
             values=params[:, :1, None],
             keys=keys_and_queries[:, 0],
             queries=keys_and_queries[:, 1],

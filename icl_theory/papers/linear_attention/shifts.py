@@ -16,7 +16,7 @@ from icl_theory.papers.linear_attention.family import LinearAttention
 from icl_theory.results import notebook
 from icl_theory.results.numbers import markdown, number
 
-# What is tested: the best matrix of a law, or the matrix at the end of a run.
+# The matrix that is tested: the best one of a law, or the one at the end of a run.
 TRAINED = ("minimiser", "descent")
 
 
@@ -48,7 +48,11 @@ class ShiftTable:
         return self.floor + self.excess
 
     def columns(self) -> dict[str, list[str]]:
-        """Return the excess as columns of text, with the floor in the last row."""
+        """Return the excess as columns of text, with the floor in the last row.
+
+        The first column has the laws of training, and there is a column for each law of
+        the tests.
+        """
         rows = np.vstack([self.excess, self.floor])
         columns = {"trained on": [*self.names, "floor"]}
         for name, values in zip(self.names, rows.T, strict=True):
@@ -108,6 +112,7 @@ def shift_table(
     problems = _comparable(problems)
     laws = [problem.law() for problem in problems.values()]
     excess = np.empty((len(laws), len(laws)))
+    # Row i of the table is for training on law i, and column j for tests on law j.
     for i, problem in enumerate(problems.values()):
         if trained == "minimiser":
             gamma = laws[i].best

@@ -55,16 +55,18 @@ class PromptSet(NamedTuple):
         )
 
 
-class _HeadGradients(NamedTuple):
-    """The loss of H heads, and its gradient."""
+class _LossAndGradients(NamedTuple):
+    """The loss of H heads, and its gradients."""
 
     loss: float
     values: Array  # with respect to the values v_h, (H,)
     matrices: Array  # with respect to the matrices A_h, (H, d, d)
 
 
-def _evaluate(prompts: PromptSet, values: Array, matrices: Array) -> _HeadGradients:
+def _evaluate(prompts: PromptSet, values: Array, matrices: Array) -> _LossAndGradients:
     """Return the loss and its gradients, for values (H,) and matrices (H, d, d)."""
+    # In the subscripts of einsum m is the prompt, n the token, h the head, and d, i and
+    # j are entries of vectors.
     tokens, query = prompts
     M = len(tokens)
     # The vectors u_h = A_h x, whose products with the tokens are the scores, (M, H, d).
@@ -75,16 +77,16 @@ def _evaluate(prompts: PromptSet, values: Array, matrices: Array) -> _HeadGradie
     weights = np.exp(scores - scores.max(axis=2, keepdims=True))
     weights /= weights.sum(axis=2, keepdims=True)
     averages = weights @ tokens  # T_h, (M, H, d)
-    residuals = query - np.einsum("h,mhd->md", values, averages)
-    # For a head, dT/du = Σ p_n x_n (x_n - T)ᵀ. The products of the residual with the
-    # tokens and with T_h come first: they are numbers, so that no (d, d) matrix is
-    # needed for each prompt.
+    residuals = query - np.einsum("h,mhd->md", values, averages)  # x - Σ_h v_h T_h
+    # For a head, dT/du = Σ p_n x_n (x_n - T)ᵀ, a (d, d) matrix for each prompt. It is
+    # not computed: the residual r is multiplied first with the tokens and with T, and
+    # the product of r and dT/du is Σ p_n (r·x_n - r·T) x_nᵀ.
     along_tokens = np.einsum("mnd,md->mn", tokens, residuals)
     along_averages = np.einsum("mhd,md->mh", averages, residuals)
-    # The derivatives of the product of the residual and T_h with respect to the scores.
+    # The numbers p_n (r·x_n - r·T), (M, H, N), are the slopes of r·T in the scores.
     score_slopes = weights * (along_tokens[:, None, :] - along_averages[:, :, None])
     direction_gradients = -values[:, None] * (score_slopes @ tokens) / M
-    return _HeadGradients(
+    return _LossAndGradients(
         loss=0.5 * float(np.sum(residuals**2)) / M,
         values=-along_averages.mean(axis=0),
         matrices=np.einsum("mhi,mj->hij", direction_gradients, query),
@@ -106,11 +108,13 @@ class MergedSoftmax(WithStart, Risk):
         """Loss and its gradient, (H, 1 + d²)."""
         H = len(params)
         d = self.prompts.query.shape[1]
-        parts = _evaluate(self.prompts, params[:, 0], params[:, 1:].reshape(H, d, d))
+        values = params[:, 0]
+        matrices = params[:, 1:].reshape(H, d, d)
+        result = _evaluate(self.prompts, values, matrices)
         gradient = np.empty_like(params)
-        gradient[:, 0] = parts.values
-        gradient[:, 1:] = parts.matrices.reshape(H, d * d)
-        return parts.loss, gradient
+        gradient[:, 0] = result.values
+        gradient[:, 1:] = result.matrices.reshape(H, d * d)
+        return result.loss, gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,24 +132,26 @@ class SeparateSoftmax(WithStart, Risk):
         """Loss and its gradient, (H, 1 + 2d)."""
         d = self.prompts.query.shape[1]
         values, keys, queries = np.split(params, [1, 1 + d], axis=1)
-        matrices = keys[:, :, None] * queries[:, None, :]
-        parts = _evaluate(self.prompts, values[:, 0], matrices)
+        matrices = keys[:, :, None] * queries[:, None, :]  # kqᵀ for each head
+        result = _evaluate(self.prompts, values[:, 0], matrices)
+        # With the gradient G with respect to A = kqᵀ, the gradients with respect to k
+        # and q are Gq and Gᵀk.
         gradient = np.empty_like(params)
-        gradient[:, 0] = parts.values
-        gradient[:, 1 : 1 + d] = np.einsum("hij,hj->hi", parts.matrices, queries)
-        gradient[:, 1 + d :] = np.einsum("hij,hi->hj", parts.matrices, keys)
-        return parts.loss, gradient
+        gradient[:, 0] = result.values
+        gradient[:, 1 : 1 + d] = np.einsum("hij,hj->hi", result.matrices, queries)
+        gradient[:, 1 + d :] = np.einsum("hij,hi->hj", result.matrices, keys)
+        return result.loss, gradient
 
 
 class Descent(NamedTuple):
-    """Gradient descent with the loss of every step."""
+    """A run of gradient descent, with the loss of every step."""
 
-    losses: Array  # before each step
+    losses: Array  # before each step, (steps,)
     end: Array  # the parameters after the last step
 
 
 def descent(risk: Risk, eta: float, steps: int) -> Descent:
-    """Take steps of gradient descent.
+    """Take steps of gradient descent, and save the loss before each of them.
 
     A run of `icl_theory.descend` saves about a hundred states, and a short drop late in
     the run would fall between two of them.
@@ -153,7 +159,8 @@ def descent(risk: Risk, eta: float, steps: int) -> Descent:
     params = risk.initial
     losses = np.empty(steps)
     for t in range(steps):
-        losses[t], gradient = risk.evaluate(params)
+        loss, gradient = risk.evaluate(params)
+        losses[t] = loss
         params = params - eta * gradient
     return Descent(losses, params)
 
@@ -172,7 +179,10 @@ def count_of_drops(losses: Array) -> int:
     # The loss at the slowest step since the last drop. The next drop is measured from
     # this loss.
     plateau_loss = losses[0]
-    slowest = fastest = losses[0] - losses[1]
+    # The decreases of the loss in the slowest step since the last drop, and in the
+    # fastest step of a drop. The second number is set when a drop begins.
+    slowest = losses[0] - losses[1]
+    fastest = slowest
     for loss, next_loss in itertools.pairwise(losses):
         speed = loss - next_loss
         if is_dropping:
@@ -203,9 +213,9 @@ def softmax_drops(quick: bool) -> Claim:
     merged, and several drops with separate ones of rank one
     """
     d = 2 if quick else 4
-    M = 100 if quick else 500
-    draws = 1 if quick else 3
-    start = 0.03 if quick else 0.01
+    M = 100 if quick else 500  # prompts of a set
+    draws = 1 if quick else 3  # sets of prompts
+    start = 0.03 if quick else 0.01  # standard deviation of the parameters at step 0
     # The last drop of separate heads ends before this step.
     steps = 700 if quick else 4000
     eta = 0.5 if quick else 1.0
@@ -217,14 +227,18 @@ def softmax_drops(quick: bool) -> Claim:
     relative_sums = []
     for seed in range(draws):
         prompts = PromptSet.draw(eigenvalues, N, M, seed)
+        # The 1 makes the heads independent of the prompts, whose seed is ``seed``.
         rng = np.random.default_rng((seed, 1))
-        # H = d heads.
+        # There are H = d heads: a row for each, of a value and a matrix A, or of a
+        # value, a key and a query.
         merged_start = start * rng.standard_normal((d, 1 + d * d))
         separate_start = start * rng.standard_normal((d, 1 + 2 * d))
         merged = descent(MergedSoftmax(merged_start, prompts), eta, steps)
         separate = descent(SeparateSoftmax(separate_start, prompts), eta, steps)
         merged_drops.append(count_of_drops(merged.losses))
         separate_drops.append(count_of_drops(separate.losses))
+        # How far the values of the heads, in column 0, cancel: |Σ v_h| / Σ |v_h| is 0
+        # if they cancel altogether.
         for run in (merged, separate):
             values = run.end[:, 0]
             relative_sums.append(abs(values.sum()) / np.abs(values).sum())

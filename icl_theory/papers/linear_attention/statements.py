@@ -10,10 +10,11 @@ learning rate is η, and the time of gradient flow is ηt after t steps.
 
 The docstring of a row is the statement that it tests. A function that is decorated with
 ``row`` returns ``Claim.of``: whether the measurements are as expected, the cases, the
-measured numbers in words, and the verdict. One that is decorated with ``identity``
-yields errors, or pairs of values whose relative difference is the error, and returns
-the cases. The measure ``off`` is the largest relative difference of two arrays, and
-``apart`` the largest absolute one.
+measured numbers in words, and the verdict. A function that is decorated with
+``identity`` yields errors, or pairs of values whose relative difference is the error,
+and returns the cases. With ``quick`` there are fewer and smaller cases. The measure
+``off`` is the largest relative difference of two arrays, and ``apart`` the largest
+absolute one.
 """
 
 from __future__ import annotations
@@ -115,11 +116,12 @@ def prompt_moments(law: PromptLaw) -> PromptMoments:
     )
     # Λ and W as matrices. Λq does not matter for h.
     covariance, prior, _ = law.dense.moments
-    # If Λ = LLᵀ, the tokens are L z with normal z; the tasks likewise.
+    # With Λ = LLᵀ and normal z, Lz has the law of a token. Tasks are made likewise.
     token_factor = np.linalg.cholesky(covariance)
     task_factor = np.linalg.cholesky(prior)
     tokens = normal_tokens.reshape(-1, N, d) @ token_factor.T
     task = normal_task @ task_factor.T
+    # In the subscripts n is the prompt of the grid, i its pair, and d the entry.
     labels = np.einsum("nid,nd->ni", tokens, task) + law.noise * normal_noise
     h = np.einsum("ni,nid->nd", labels, tokens) / N
     return PromptMoments(
@@ -171,7 +173,8 @@ def every_mode(quick: bool) -> Errors:
         closed_form = risk.closed_form(eta, rule="gd")
         assert closed_form is not None  # it is None only at rates that diverge
         run = descend(risk, eta, steps=300 if quick else 3000)
-        # The closed form multiplies modes. The run takes single steps with gradients.
+        # The closed form multiplies each mode by a power of its factor. The run takes
+        # single steps with gradients.
         largest_gap = np.abs(closed_form.states(run.t) - run.states).max()
         yield largest_gap / np.abs(run.states).max()
     return "d = 2, matrices that do not commute; rates up to 1.9 of 2; single steps"
@@ -180,8 +183,9 @@ def every_mode(quick: bool) -> Errors:
 def published_drop(d: int, N: int, start: float, time: Array) -> Array:
     """Return the number σ in Γ = σI, by equation 10 of Zhang, Singh, Latham, Saxe 2025.
 
-    This σ is the paper's, and not the label noise: the equation is for Λ = I without
-    noise. ``start`` is the norm w of v and of A at time 0, and ``time`` is ηt.
+    It is σ(t) = e^(2√d t)/[(1 + (1 + d)/N)(e^(2√d t) - 1) + √d/w²]. This σ is the
+    paper's, and not the label noise: the equation is for Λ = I without noise. ``start``
+    is the norm w of v and of A at time 0, and ``time`` is the paper's t, here ηt.
     """
     growth = np.exp(2.0 * math.sqrt(d) * time)
     return growth / ((1.0 + (1.0 + d) / N) * (growth - 1.0) + math.sqrt(d) / start**2)
@@ -237,7 +241,7 @@ def limits(quick: bool) -> Errors:
         inverse = np.linalg.inv(gamma_of_covariance)
         v_at_end = float(np.sum(inverse**2)) ** 0.25
         spectral_norm = np.linalg.norm(gamma_of_covariance, 2)
-        # Up to this s, s²√d‖Γ_Λ‖ is below 2.
+        # For s below this number, s²√d‖Γ_Λ‖ is below 2.
         largest_s = math.sqrt(2.0 / (math.sqrt(d) * spectral_norm))
         for s in (0.01 * largest_s, 0.99 * largest_s):
             theta = rng.normal(size=(d, d))
@@ -251,7 +255,7 @@ def limits(quick: bool) -> Errors:
             # 1e-5, and this row allows 1e-4.
             run = descend(
                 risk,
-                eta=1.0,
+                eta=1.0,  # only the unit of the time
                 epsilon=risk.floor() + 1e-13,
                 method="flow",
                 progress=False,
@@ -364,11 +368,13 @@ def _plateau_end(problem: LinearAttention) -> int:
 def plateau_lengths(quick: bool) -> Claim:
     """the plateau grows like ln(1/start)/(η‖ΛqWΛ‖) for (v, A)"""
     starts, pair, heads = plateaus(quick)
-    # The largest start is too large for the law, and is left out. The law predicts the
-    # slope 1/‖ΛqWΛ‖, and this norm is √2 for Λ = I in two dimensions.
+    # The statement is for small starts, so the largest start is left out. The slope of
+    # the plateau in ln(1/start) should be 1/‖ΛqWΛ‖, and this norm is √2 for Λ = I in two
+    # dimensions.
     slope, _ = np.polyfit(np.log(1.0 / starts[1:]), pair[1:], 1)
     relative_slope = float(slope) * math.sqrt(2.0)
-    # At λ = 1 the time ηt of heads is 1/start for small starts, so this ratio is 1.
+    # For λ = 1 the plateau of heads should have the length 1/start in the time ηt. This
+    # ratio should then be 1.
     ratio = float(heads[-1] * starts[-1])
     return Claim.of(
         # In the full audit the two numbers are 1.015 and 1.000.
@@ -384,12 +390,12 @@ def plateau_lengths(quick: bool) -> Claim:
 def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """Does the plateau grow like ln(1/start)?"""
     starts, pair, heads = plateaus(quick)
-    x = 1.0 / starts
+    inverse_starts = 1.0 / starts
     # Between the last two starts ln(1/start) grows like a small power of 1/start, with
     # an exponent near 1/ln(1/start) ~ 0.1, and 1/start itself has the exponent 1. The
     # bounds are between these exponents.
-    pair_exponent = power(x[-2:], pair[-2:])
-    heads_exponent = power(x[-2:], heads[-2:])
+    pair_exponent = power(inverse_starts[-2:], pair[-2:])
+    heads_exponent = power(inverse_starts[-2:], heads[-2:])
     conclusion = "These runs do not decide it"
     if pair_exponent < 0.3 and heads_exponent > 0.9:
         conclusion = "Only with keys and queries merged"
@@ -397,14 +403,17 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
         f"{conclusion}: from start {starts[-2]:.2g} to {starts[-1]:.2g} it grows like"
         f" start^-{pair_exponent:.2f} for (v, A), ηt = ln(1/start)/√2 + const, and like"
         f" start^-{heads_exponent:.2f} for heads with separate keys and queries, whose"
-        " product of"
-        " three small numbers leaves the saddle in a time 1/(ηλ² start) (Λ = I, d = 2,"
-        " N = 100).",
+        " product of three small numbers leaves the saddle in a time 1/(ηλ² start)"
+        " (Λ = I, d = 2, N = 100).",
         [
-            Series("(v, A)", x, pair, points=True),
-            Series("heads", x, heads, points=True),
-            Series("ln(1/start)/√2", x, np.log(x) / math.sqrt(2.0)),
-            Series("1/start", x, x),
+            Series("(v, A)", inverse_starts, pair, points=True),
+            Series("heads", inverse_starts, heads, points=True),
+            Series(
+                "ln(1/start)/√2",
+                inverse_starts,
+                np.log(inverse_starts) / math.sqrt(2.0),
+            ),
+            Series("1/start", inverse_starts, inverse_starts),
         ],
     )
 
@@ -453,9 +462,9 @@ def staircase(quick: bool) -> Claim:
 
 
 def _half_times(problem: LinearAttention) -> Array:
-    """Return the steps at which the diagonal entries of Γ reach half of the best ones.
+    """Return the steps at which Γ_j, a diagonal entry of Γ, reaches half of Γ*_j.
 
-    A step is infinite if the entry stays below half of the best one.
+    A step is infinite if Γ_j stays below this half.
     """
     run = problem.simulate()
     steps = []
@@ -477,7 +486,8 @@ class Shift(NamedTuple):
     parameters: dict[str, Any]  # the changed parameters of `LinearAttention`
 
 
-# Each law differs from the law of training in one respect, after which it is named.
+# Shifts of the law of training, in d = 8 dimensions. Each changes the law in one
+# respect, after which it is named. Second moments are given by their diagonals.
 SHIFTED = {
     "queries": Shift("query", {"query": np.arange(1.0, 9.0)}),
     "W": Shift("task", {"prior": 1.0 / np.arange(1.0, 9.0)}),
@@ -492,7 +502,7 @@ def shifted(lengths: Iterable[int]) -> dict[str, Array]:
     The best matrix of the law of training is tested on the shifted law. Each array has
     an entry for each length of prompts.
     """
-    shares = []
+    shares = []  # a row for each length N, with a share for each shift
     for N in lengths:
         base = LinearAttention(d=8, decay=1.0, N=N, noise=0.5)
         problems = {"base": base}
@@ -522,13 +532,14 @@ def shifts(quick: bool) -> Claim:
         kind = SHIFTED[name].kind
         if kind != "covariate":
             is_falling = bool((np.diff(shares_of_lengths) <= rounding).all())
-            # A share falls like 1/N or faster. At the largest N it is about 1e-4.
+            # In long prompts a share falls like 1/N or faster. At the largest N it is
+            # at most 1.1e-4.
             is_small = shares_of_lengths[-1] < 1e-3
             are_tolerated = are_tolerated and is_small and is_falling
         percent = 100.0 * np.where(shares_of_lengths < rounding, 0.0, shares_of_lengths)
         phrases.append(f"{kind} ({name}) {listed(percent, '.3g')} %")
     query_is_free = shares["queries"].max() < rounding
-    # A tenth of the least loss is far above all tolerated shares.
+    # A tenth of the least loss is far above the tolerated shares in the longest prompts.
     covariance_matters = min(shares["covariance"]) > 0.1
     return Claim.of(
         are_tolerated and query_is_free and covariance_matters,
@@ -548,7 +559,7 @@ def transition(quick: bool) -> Claim:
     d, draws = (32, 4) if quick else (64, 10)
     limit_error, new_ratios, shares, kink = memorised(d, draws)
     # The bounds are cautious. At d = 64 the ratios are 13 or more for few tasks, and at
-    # most 1.05 for many. The shares are at most 0.30 for few tasks, and at least 0.97
+    # most 1.06 for many. The shares are at most 0.30 for few tasks, and at least 0.97
     # for many.
     learns = all(
         ratio.few_tasks > 10.0 and 1.0 < ratio.many_tasks < 1.1 for ratio in new_ratios
@@ -565,8 +576,8 @@ def transition(quick: bool) -> Claim:
     # In long prompts the new loss/d is (1 - k/d)/2 for k < d, and 0 for larger k.
     has_kink = apart(kink, (0.25, 0.0, 0.0)) < 1e-3
     return Claim.of(
-        # At d = 64 the losses are off their limit by 5 %, and in fewer dimensions by
-        # more.
+        # At d = 64 the losses are off their limit by up to 5.5 %, and in fewer
+        # dimensions by more.
         limit_error < 0.1 and has_kink and learns and memorises,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
         f"loss on new tasks over that on the k tasks {new_phrase} at k/d = 1/4 ... 8,"
@@ -636,13 +647,13 @@ def double_descent(quick: bool) -> Claim:
     """
     d = 8 if quick else 16
     draws = 10 if quick else 20
-    shares = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0]  # n/d²
+    relative_counts = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0]  # n/d²
     if quick:
-        shares = [0.5, 1.0, 4.0]
-    counts = [round(share * d * d) for share in shares]
+        relative_counts = [0.5, 1.0, 4.0]
+    counts = [round(relative * d * d) for relative in relative_counts]  # n
     median_losses = []
     limit_losses = []
-    # Training on all tasks, and on k = d/2 tasks.
+    # Training on all tasks (None), and on k = d/2 tasks.
     for tasks in (None, d // 2):
         problem = LinearAttention(d=d, N=4 * d, noise=0.5, tasks=tasks)
         median_losses.append([_median_loss(problem, n, draws) / d for n in counts])
@@ -650,16 +661,16 @@ def double_descent(quick: bool) -> Claim:
     # At the peak n = d² the limit is infinite. "Elsewhere" is tested at n = d²/2 and at
     # the largest n. In few dimensions, as in a quick audit, losses are farther from the
     # limit, and the bound is wider.
-    half = shares.index(0.5)
-    ratios = np.array(median_losses) / limit_losses
-    distance = apart(ratios[:, [half, -1]], 1.0)
+    half = relative_counts.index(0.5)
+    loss_ratios = np.array(median_losses) / limit_losses
+    distance = apart(loss_ratios[:, [half, -1]], 1.0)
     peaks = [counts[int(np.argmax(losses_of_n))] for losses_of_n in median_losses]
     on_all_tasks, on_few_tasks = median_losses
     limit_on_all_tasks, limit_on_few_tasks = limit_losses
     return Claim.of(
         peaks == [d * d, d * d] and distance < (0.5 if quick else 0.2),
         f"d = {d}, N = 4d, σ = 0.5, all tasks and k = d/2, n/d² ="
-        f" {listed(shares, 'g')}, median of {draws}",
+        f" {listed(relative_counts, 'g')}, median of {draws}",
         f"new loss/d {listed(on_all_tasks, '.2f')} and {listed(on_few_tasks, '.2f')};"
         f" limit {listed(limit_on_all_tasks, '.2f')} and"
         f" {listed(limit_on_few_tasks, '.2f')}",
@@ -729,7 +740,7 @@ def depth(quick: bool) -> Claim:
     # For a single layer both losses are the same, up to rounding.
     is_own_lower = bool((own <= loop * (1 + 1e-12)).all())
     return Claim.of(
-        # A mean of samples that is normal is almost never 5 standard errors off.
+        # A normal mean is almost never 5 standard errors off.
         is_falling and z < 5.0 and is_own_lower,
         f"Λ = I, d = 8, N = 20, D = {listed(depths)}; D = 2, 4 against sampled layers",
         f"best loss/d in a loop {listed(loop, '.3g')}; of layers of their own"
@@ -754,8 +765,7 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
         own_layers.append(Series(f"own, N = {N}", depths, own, points=False))
     answer = (
         f"{'; '.join(phrases)} (least loss/d, Λ = I, d = 8, no noise). A loop repeats"
-        " one"
-        " step of gradient descent; layers of their own are the best polynomial of"
+        " one step of gradient descent; layers of their own are the best polynomial of"
         " their degree, as Chebyshev's method is."
     )
     return answer, loops + own_layers
@@ -823,8 +833,7 @@ def fixed_points(quick: bool) -> Errors:
         yield from _distances_from_levels(merged, sigma, 3 if quick else 20)
     return (
         "d = 3, diagonal and not commuting, all subsets; and roots of the gradient"
-        " found"
-        " from random heads"
+        " found from random heads"
     )
 
 
@@ -905,6 +914,7 @@ def merged_fixed_points(quick: bool) -> Claim:
         heads = MergedHeads(rng.normal(0.0, HEAD_SIZE, (3, 10)), 3)
         gamma = _root_of_gradient(Pullback(merged, heads))
         if gamma is not None:
+            # The distance from zero or from the best Γ, whichever is nearer.
             distances.append(min(np.abs(gamma).max(), apart(gamma, law.best)))
     # If all values are zero, so is Γ, and only the values have a gradient, ⟨G, A_h⟩
     # with the gradient G with respect to Γ. If the component along G is removed from
@@ -926,9 +936,9 @@ def merged_fixed_points(quick: bool) -> Claim:
         f"roots off by at most {decade(max(distances, default=math.inf))}; slopes at"
         " values of zero with A_h orthogonal to the gradient of Γ below"
         f" {decade(largest_slope)}",
-        "holds only for Γ; among the parameters with Γ = 0 all values of zero with A_h"
-        " orthogonal to the gradient of Γ are fixed, where equation 9a has the origin"
-        " alone",
+        "holds only for Γ, not for the list of parameters; with Γ = 0 and all values"
+        " zero, every A_h orthogonal to the gradient of Γ gives a fixed point, and"
+        " equation 9a lists the origin alone",
     )
 
 
@@ -970,10 +980,10 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return the relative distance between a level and the slowest state near it.
+    """Return the relative distance between a level and the slowest excess near it.
 
-    ``t`` has the steps of the saved states, and ``excess`` their losses above the
-    floor.
+    The slowest excess is the one that falls most slowly. ``t`` has the steps of the
+    saved states, and ``excess`` their losses above the floor.
     """
     slowest = _slowest_near_level(t, excess, level)
     return abs(float(excess[slowest]) / level - 1.0)
@@ -1018,9 +1028,8 @@ def early_stopping(quick: bool) -> Claim:
     return Claim.of(
         exponent < -0.9,
         f"d = H = 3, λ_j = 1/j, N = {listed(lengths)}, heads from {start:g}, stopped"
-        " where"
-        " the loss falls slowest; mean squared gap between both predictions over the"
-        " mean square of the regression's",
+        " where the loss falls slowest; mean squared gap between both predictions over"
+        " the mean square of the regression's",
         f"largest gap of m = 1, 2 {listed(largest_gaps, '.2g')}, like N^{exponent:.2f}",
         "holds; the shorter the prompts, the more the layer shrinks the components",
     )
@@ -1074,6 +1083,8 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
         method="flow",
     )
     distances = -np.diff(level_excesses)
+    # The excesses between which the loss is near each level. The level m = 0 has no
+    # upper end.
     lower_ends = level_excesses[:-1] - 0.1 * distances
     upper_ends = level_excesses[1:-1] + 0.1 * distances[:-1]
 
@@ -1191,7 +1202,8 @@ def cubic_features(quick: bool) -> Errors:
         np.array([values @ first_layer @ features]),
     )
 
-    # Separate: U_i = k_i q_iᵀ. Row j of K_i has the key at the columns of h x_j.
+    # Separate: U_i = k_i q_iᵀ. Row j of K_i has the key in the columns that multiply the
+    # part h x_j of z, and zeros elsewhere.
     keys = rng.normal(size=(H, d))
     queries = rng.normal(size=(H, d))
     network = 0.0
@@ -1321,7 +1333,8 @@ class PairMoments(NamedTuple):
 def published_error(law: PromptLaw, N: int, M: int, moments: PairMoments) -> float:
     """Return the mean squared error by equation 4.6 of Zhang, Frei, Bartlett 2024.
 
-    The layer is trained on prompts of N pairs and tested on prompts of M pairs.
+    The layer is trained on prompts of N pairs and tested on prompts of M pairs. The
+    formula stands in the statement of `other_labels`.
     """
     covariance, _, _ = law.dense.moments
     trace = float(np.trace(covariance))
@@ -1401,8 +1414,7 @@ def other_labels(quick: bool) -> Errors:
         yield error, published_error(law, N, M, moments)
     return (
         "d = 2, a covariance with correlation, (N, M) = (3, 1), (20, 2), cubic labels"
-        " with"
-        " noise; all prompts of a grid"
+        " with noise; all prompts of a grid"
     )
 
 
@@ -1417,8 +1429,9 @@ def published_bound(spectrum: Array, N: int, epsilon: float) -> ErrorBound:
     """Return the bound of corollary 4.3 of Zhang, Frei, Bartlett 2024.
 
     The layer is trained on prompts of N pairs. If test prompts have at least the length
-    ``test_length``, the error is at most ``epsilon`` above the error in infinitely long
-    prompts. ``spectrum`` has the eigenvalues of Λ, (d,).
+    ``test_length``, the error is at most ε + (1 + 2d + d²κ) tr Λ/N². The second term is
+    a bound on the error in infinitely long test prompts. ``spectrum`` has the
+    eigenvalues of Λ, (d,).
     """
     d = len(spectrum)
     trace = float(spectrum.sum())
@@ -1535,8 +1548,7 @@ def other_covariances(quick: bool) -> Errors:
     yield apart(PromptLaw(double).loss(gamma), loss_of_zero)
     return (
         "d = 2, N = ∞, Γ at the end of a run; Λ' = Λ, 2Λ, 3Λ and two that do not"
-        " commute"
-        " with Λ"
+        " commute with Λ"
     )
 
 
@@ -1552,8 +1564,7 @@ PAPERS = (
             Reading(
                 "Theorem 1",
                 "The best layer is a step of gradient descent; its preconditioner"
-                " depends on the covariance of the"
-                " inputs and on the length.",
+                " depends on the covariance of the inputs and on the length.",
                 (population_loss, layers.whole_layer),
             ),
             Reading(
@@ -1573,9 +1584,8 @@ PAPERS = (
             Reading(
                 "Theorem 3",
                 "If tasks have the covariance Σ⁻¹, the gradient comes arbitrarily close"
-                " to zero among layers that"
-                " descend with multiples of Σ⁻¹. In experiments training finds such"
-                " layers.",
+                " to zero among layers that descend with multiples of Σ⁻¹. In"
+                " experiments training finds such layers.",
                 (layers.inverse_layers,),
             ),
             Reading(
@@ -1587,8 +1597,7 @@ PAPERS = (
             Reading(
                 "Theorem 5",
                 "With ReLU scores, isotropic data and zeros as the last row of Q the"
-                " best layer has the form that it"
-                " has in linear attention.",
+                " best layer has the form that it has in linear attention.",
                 (layers.relu_attention,),
             ),
         ),
@@ -1596,11 +1605,9 @@ PAPERS = (
             "linear-attention?decay=2&test_decay=2&t=1000000000",
             (
                 "Each direction of Γ comes to its best value, largest eigenvalue first:"
-                " "
-                "one step of descent with a preconditioner, as in Theorem 1. Along "
-                "small eigenvalues, of which the prompt says little, it stays far below"
-                " "
-                "the 1/λ of least squares."
+                " one step of descent with a preconditioner, as in Theorem 1. Along"
+                " small eigenvalues, of which the prompt says little, it stays far below"
+                " the 1/λ of least squares."
             ),
         ),
         credit="The best single layer of linear attention, and the best several layers",
@@ -1628,8 +1635,8 @@ PAPERS = (
             Reading(
                 "Theorem 4.2",
                 "Tested on other labels and at another length than trained on, the"
-                " layer's error exceeds that of the"
-                " best linear prediction by terms of the orders 1/N² and 1/M.",
+                " layer's error exceeds that of the best linear prediction by terms of"
+                " the orders 1/N² and 1/M.",
                 (other_labels, length_of_test),
                 reconstructed="that longer tests help until M is of the order N²",
             ),
@@ -1642,8 +1649,7 @@ PAPERS = (
             Reading(
                 "distribution shifts",
                 "In long prompts the trained layer works for other tasks and queries;"
-                " it fails if the covariance"
-                " of the tokens changes.",
+                " it fails if the covariance of the tokens changes.",
                 (shifts, other_covariances),
                 figure="shifts",
                 reconstructed="what another covariance costs",
@@ -1651,8 +1657,7 @@ PAPERS = (
             Reading(
                 "Theorem 4.5",
                 "Trained on prompts with random diagonal covariances, the layer becomes"
-                " the best one, which keeps a"
-                " large error even in long prompts.",
+                " the best one, which keeps a large error even in long prompts.",
                 (random_covariances,),
             ),
         ),
@@ -1682,8 +1687,7 @@ PAPERS = (
             Reading(
                 "fixed points",
                 "The layer with merged keys and queries has two fixed points, heads"
-                " with separate ones have"
-                " exponentially many.",
+                " with separate ones have exponentially many.",
                 (fixed_points, merged_fixed_points),
             ),
             Reading(
@@ -1779,10 +1783,10 @@ PAPERS = (
         ),
         credit="Task diversity",
         related=(
-            "Observed by Allan Raventós, Mansheej Paul, Feng Chen, Surya "
-            "Ganguli. *Pretraining task diversity and the emergence of non-"
-            "Bayesian in-context learning for regression*. 2023. "
-            "[arXiv:2306.15063](https://arxiv.org/abs/2306.15063)."
+            "Observed by Allan Raventós, Mansheej Paul, Feng Chen, Surya Ganguli."
+            " *Pretraining task diversity and the emergence of non-Bayesian in-context"
+            " learning for regression*. 2023."
+            " [arXiv:2306.15063](https://arxiv.org/abs/2306.15063)."
         ),
         entry=ModelEntry(
             data="normal inputs, a few linear functions",

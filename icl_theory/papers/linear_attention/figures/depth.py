@@ -19,6 +19,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 from icl_theory.results.plots.style import CYCLE
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"depth": 4, "lengths": (8, 16, 64)}
 
 
@@ -31,12 +32,13 @@ def figure(
 ) -> Figure:
     """Draw the loss against the number of layers, and against the length of prompts.
 
-    ``d`` is the dimension of the tokens, ``depth`` the largest number of layers D, and
-    ``shown`` has the lengths N of the left panel.
+    ``d`` is the dimension of the tokens, and ``depth`` the largest number of layers D.
+    The left panel has a curve for each of the lengths N of prompts in ``shown``, and
+    the right panel is over the lengths in ``lengths``.
     """
     layers = np.arange(1, depth + 1)
 
-    def least(N: int, D: int) -> tuple[float, float]:
+    def least_losses(N: int, D: int) -> tuple[float, float]:
         """Return the least loss/d in a loop, and with a step length for each layer."""
         loop_loss = icl.linear_attention.LoopedRisk(d, N, D).floor()
         own_loss = icl.linear_attention.best_layers(d, N, D).loss
@@ -46,20 +48,20 @@ def figure(
     right = []
     # CYCLE has more colours than there are lengths or depths.
     for N, colour in zip(shown, CYCLE, strict=False):
-        loop, own = np.array([least(N, D) for D in layers.tolist()]).T
+        loop, own = np.array([least_losses(N, D) for D in layers.tolist()]).T
         left.append(Curve(f"N = {N}, loop", layers, loop, colour=colour))
         left.append(Curve(f"N = {N}, own", layers, own, style="--", colour=colour))
     for D, colour in zip((1, 2, 4, 8), CYCLE, strict=False):
-        loop, own = np.array([least(N, D) for N in lengths]).T
+        loop, own = np.array([least_losses(N, D) for N in lengths]).T
         right.append(Curve(f"D = {D}", lengths, loop, colour=colour))
         # A single layer has the same loss in both cases, so its second curve has no
         # label.
         own_label = f"D = {D}, own" if D > 1 else ""
         right.append(Curve(own_label, lengths, own, style="--", colour=colour))
-    scales = ("linear", "log")
+    left_scales = ("linear", "log")  # of the x axis and of the y axis
     return draw_panels(
         [
-            Panel(left, "layers D", "least loss / d", "", scales),
+            Panel(left, "layers D", "least loss / d", "", left_scales),
             # Both axes keep their default scales, which are logarithmic. The label of
             # the y axis ends with a space, so that it differs from the label of the
             # left panel. With equal labels the two panels would share their y axis.

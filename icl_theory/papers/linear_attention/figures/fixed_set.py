@@ -3,10 +3,12 @@ Training on a fixed set of prompts
 ==================================
 
 Above: linear attention is trained on a set of 100 prompts. The loss of the set (dashed)
-falls below the least population loss (dotted), while the loss on new prompts (solid)
-rises again. Training on the population (M = ∞) ends at the dotted line. Below: the mean
-excess of the population loss at the end of training on M prompts, with two standard
-errors, and its leading order C/(2M). Stopping at the best step helps if M is small.
+falls below the floor (dotted), the least mean loss on new prompts, while the loss on
+new prompts (solid) rises again. Descent on the mean loss over all prompts (M = ∞) ends
+at the floor. Below: the excess of the loss on new prompts over the floor, at the end of
+training on M prompts and at the best step; means over sets of prompts, with two
+standard errors. For large M the excess at the end is C/(2M), with an exact constant C.
+Stopping at the best step helps if M is small.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from matplotlib.figure import Figure
 import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.papers.linear_attention.empirical import gap_constant
-from icl_theory.results.plots import Curve, Panel, draw_panels
+from icl_theory.results.plots import BLUE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"repeats": 4, "sizes": (50, 200, 800)}
-BLUE = "#0072B2"
 
 
 def figure(
@@ -39,24 +41,29 @@ def figure(
     """Draw one run, and the excess at the end against the number of prompts.
 
     The run is on M prompts of N pairs, drawn with ``seed``. The excess is a mean over
-    ``repeats`` sets of each of the ``sizes``.
+    ``repeats`` sets of prompts, for each number of prompts in ``sizes``. All runs have
+    the learning rate ``eta`` and at most ``steps`` steps.
     """
+    # A run ends at a loss 1e-12 above its floor, or after the last step.
     base = icl.LinearAttention(d=d, N=N, eta=eta, above=1e-12, max_steps=steps)
     floor = base.law().floor
     on_set = base.changed(dataset=M, dataset_seed=seed).simulate()
     on_population = base.simulate()
     # The losses of training on the population, at the saved steps of ``on_set``.
     population_losses = [on_population.at(step).loss for step in on_set.t.tolist()]
-    above = Panel(
+    upper = Panel(
         [
             Curve("M = ∞", on_set.t, population_losses),
-            Curve("new prompts", on_set.t, on_set.observed["population_loss"]),
+            Curve(
+                "new prompts", on_set.t, on_set.observed["population_loss"], colour=BLUE
+            ),
             Curve("the set", on_set.t, on_set.loss, style="--", colour=BLUE),
         ],
         "step",
         "loss",
         levels={"floor": floor},
     )
+    # Lists of excesses, one list for each size, with a number for each repeat.
     at_end = []
     at_best = []
     for size in sizes:
@@ -66,10 +73,10 @@ def figure(
         end, best = np.transpose([_excess(problem) for problem in problems])
         at_end.append(end)
         at_best.append(best)
-    # `Curve.mean` takes a curve for each repeat, over all sizes.
+    # The transposes have a curve over all sizes for each repeat, as `Curve.mean` needs.
     abscissae = np.array(sizes, dtype=float)
     leading_order = gap_constant(d, N) / (2.0 * abscissae)  # C/(2M)
-    below = Panel(
+    lower = Panel(
         [
             Curve.mean("at the end", abscissae, np.transpose(at_end).tolist()),
             Curve.mean("best step", abscissae, np.transpose(at_best).tolist(), "--"),
@@ -78,7 +85,7 @@ def figure(
         "number of prompts M",
         "excess population loss",
     )
-    return draw_panels([above, below], size=(3.39, 2.3))
+    return draw_panels([upper, lower], size=(3.39, 2.3))
 
 
 def _excess(problem: icl.LinearAttention) -> tuple[float, float]:

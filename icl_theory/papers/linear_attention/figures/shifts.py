@@ -4,8 +4,8 @@ Linear attention: trained here, tested there
 
 The best layer for each law of prompts (rows) is tested on prompts of every law
 (columns). The numbers are the excess of its loss over the least loss on these prompts,
-in percent of this least loss. A shift of the query alone costs nothing. Other tokens,
-another length, noise, or other tasks do.
+in percent of this least loss. A shift of the query alone costs nothing. A change of the
+tokens, of the length, of the noise or of the tasks raises the loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import new_figure
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 4}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "linear-attention?d=8&decay=1&N=20&noise=0.5&test_noise=2&t=1000"
 
 
@@ -33,8 +35,10 @@ def figure(
 ) -> Figure:
     """Draw the excess on each law (columns) after training on each law (rows).
 
-    The base law has the arguments d, decay, N and noise. Of the other laws, one has
-    the decay ``other``, one the length ``short``, and one the noise ``loud``.
+    The base law has the arguments d, decay, N and noise. Each of the other laws differs
+    from it in one respect: the second moment of the query is diag(1, ..., d), the decay
+    is ``other``, the length is ``short``, the noise is ``loud``, or the second moment
+    of the tasks is diag(1, 1/2, ..., 1/d).
     """
     base = icl.LinearAttention(d=d, decay=decay, N=N, noise=noise)
     laws = {
@@ -46,22 +50,23 @@ def figure(
         "tasks": base.changed(prior=1.0 / np.arange(1.0, d + 1.0)),
     }
     table = icl.linear_attention.shift_table(laws)
-    # The floors of the laws belong to the columns, the laws of the tests.
+    # Column j has the tests on law j, and is divided by the floor of this law.
     percent = 100.0 * table.excess / table.floor
-    drawn = new_figure(4.4, 3.6)
-    ax = drawn.subplots()
+    fig = new_figure(4.4, 3.6)
+    ax = fig.subplots()
     # Shades are logarithmic, from 0.1 % (white) to the largest number (black).
     shade = np.log10(np.maximum(percent, 0.1))
     lightest = -1.0  # the logarithm of 0.1 %
     ax.imshow(shade, cmap="Greys", vmin=lightest)
     # Text on the darker half of the shades is white.
     middle = 0.5 * (shade.max() + lightest)
+    # The number in row i and column j stands at y = i and x = j.
     for (i, j), value in np.ndenumerate(percent):
         is_dark = shade[i, j] > middle
         ax.text(
             j,
             i,
-            # Smaller numbers are rounding of an excess that is zero.
+            # Smaller numbers are rounding errors of an excess that is zero.
             f"{value:.3g}" if value >= 1e-9 else "0",
             ha="center",
             va="center",
@@ -73,7 +78,7 @@ def figure(
     ax.set_yticks(ticks, table.names)
     ax.tick_params(labelsize=8)
     ax.set(xlabel="tested on", ylabel="trained on", title="excess, % of the least loss")
-    return drawn
+    return fig
 
 
 if __name__ == "__main__":

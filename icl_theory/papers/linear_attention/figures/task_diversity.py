@@ -2,13 +2,14 @@
 Linear attention: from memorising to learning in context
 ========================================================
 
-The best layer of linear attention for k pretraining tasks in d dimensions: its loss on
-these tasks and on new ones, exact for each draw of the tasks, as mean and band of four
-fifths of the draws. The dashed curves are the limit of many dimensions, in closed form.
-Dotted lines are the layer trained on all tasks, and ridge regression, the Bayes-optimal
-prediction for all tasks. Points are the Bayes-optimal prediction for the k tasks, on
-new ones. Both Bayes losses are sampled. In long prompts the loss on new tasks falls
-along d(1 − k/d)/2 until there are as many tasks as dimensions.
+The best layer of linear attention for k pretraining tasks in d dimensions: its losses
+on these tasks and on new ones. The losses are exact for each draw of the tasks. A curve
+is the mean over draws, and its band has four fifths of the draws. The dashed curves are
+the limit of many dimensions, in closed form. Dotted lines are the losses of the layer
+that is trained on all tasks, and of ridge regression, the Bayes-optimal prediction for
+all tasks. Points are the losses on new tasks of the Bayes-optimal prediction for k
+tasks. The losses of both Bayes-optimal predictions are sampled. With fewer tasks than
+dimensions, the loss on new tasks tends to d(1 − k/d)/2 in long prompts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, GREEN, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 16, "draws": 4, "prompts": 20}
 
 
@@ -41,11 +43,14 @@ def figure(
     panels = []
     for length in lengths:
         problem = icl.LinearAttention(d=d, N=round(length * d), noise=noise)
-        tasks = [max(1, round(ratio * d)) for ratio in ratios]
-        diversity = icl.linear_attention.task_diversity(problem, tasks, draws, seed)
-        limit_tasks = np.geomspace(tasks[0], tasks[-1], 200)
+        task_counts = [max(1, round(ratio * d)) for ratio in ratios]
+        diversity = icl.linear_attention.task_diversity(
+            problem, task_counts, draws, seed
+        )
+        # The limit is in closed form, so it is drawn as a smooth curve.
+        limit_counts = np.geomspace(task_counts[0], task_counts[-1], 200)
         limit = icl.linear_attention.diversity_limit(
-            d, problem.N, noise, limit_tasks / d
+            d, problem.N, noise, limit_counts / d
         )
         mean = diversity.mean()
         low, high = diversity.band()
@@ -55,7 +60,7 @@ def figure(
             curves.append(
                 Curve(
                     f"{name} tasks",
-                    tasks,
+                    task_counts,
                     getattr(mean, name) / d,
                     getattr(low, name) / d,
                     getattr(high, name) / d,
@@ -63,17 +68,21 @@ def figure(
                 )
             )
             limit_loss = getattr(limit, name) / d
-            curves.append(Curve("", limit_tasks, limit_loss, style="--", colour=colour))
+            curves.append(
+                Curve("", limit_counts, limit_loss, style="--", colour=colour)
+            )
         law = problem.law()
         rng = np.random.default_rng(seed)
         bayes_losses = []
-        for k in tasks:
+        for k in task_counts:
             pretraining_tasks = rng.normal(size=(k, d))
             estimate = icl.linear_attention.posterior_loss(
                 law, pretraining_tasks, prompts, new=True
             )
             bayes_losses.append(estimate.value / d)
-        curves.append(Curve("Bayes, new", tasks, bayes_losses, style="o", colour=GREEN))
+        curves.append(
+            Curve("Bayes, new", task_counts, bayes_losses, style="o", colour=GREEN)
+        )
         ridge = icl.linear_attention.ridge_loss(law, prompts, seed).value / d
         levels = {"all tasks": law.floor / d, "ridge": ridge}
         title = f"N = {length:g} d, d = {d}"
