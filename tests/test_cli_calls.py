@@ -53,7 +53,7 @@ GIVEN = {
 def parts(**found: Any) -> Any:
     """What `reproduce` and `compare` return, without anything in it."""
     empty: dict[str, Any] = {
-        "overview": {"statement": [], "verdict": [], "formula": []},
+        "overview": {"statement": [], "verdict": [], "source": []},
         "violations": (),
         "failures": (),
         "checks": (),

@@ -101,7 +101,7 @@ def reproduce(
     figures.check_folder(out)
     reproduced = reproduction.reproduce(name, only=only, quick=quick)
     paths = reproduced.write(out)
-    headings = ("statement", "verdict", "formula")
+    headings = ("statement", "verdict", "source")
     columns = [reproduced.overview[heading] for heading in headings]
     print_rows(zip(*columns, strict=True), *headings)
     for path in paths:

@@ -64,8 +64,8 @@ WORST_FIRST = {
     Outcome.LOOSE: "holds",
     Outcome.HOLDS: "holds",
 }
-# The text of a cell that says whose formula was measured, by `Claim.formula`.
-WHOSE = {"paper": "the paper's", RECONSTRUCTED: "reconstructed", OURS: "ours"}
+# The text of a cell that names the source of a formula, by `Claim.formula`.
+WHOSE = {"paper": "the paper", RECONSTRUCTED: "reconstructed", OURS: "ours"}
 # The columns of the table of claims: for each heading the attribute of `Claim`.
 COLUMNS = {
     "claim": "name",
@@ -146,8 +146,8 @@ class Reproduced(NamedTuple):
         return f"{_quoted_name(claim)}: {clause}"
 
     @property
-    def formula(self) -> str:
-        """Whose formulas the rows measured, such as "the paper's, ours"."""
+    def source(self) -> str:
+        """The sources of the formulas in the rows, such as "the paper, ours"."""
         # The keys of a dictionary are unique and keep the order of the claims.
         whose = dict.fromkeys(WHOSE[claim.formula] for claim in self.claims)
         return ", ".join(whose) or "–"
@@ -349,7 +349,7 @@ class Reproduction:
 
     @property
     def overview(self) -> dict[str, list[str]]:
-        """Table of statements, findings, verdicts, and whose formula was measured.
+        """Table of statements, findings, verdicts, and sources of the formulas.
 
         A finding may be about a statement that no row of the audit tests.
         """
@@ -358,14 +358,14 @@ class Reproduction:
             "statement": [],
             "finding": [],
             "verdict": [],
-            "formula": [],
+            "source": [],
         }
         for finding in self._findings:
             part = parts.get(finding.statement)
             rows["statement"].append(finding.statement)
             rows["finding"].append(self._filled(finding.text))
             rows["verdict"].append(part.verdict if part else NOT_TESTED)
-            rows["formula"].append(part.formula if part else "–")
+            rows["source"].append(part.source if part else "–")
         return rows
 
     @property
@@ -417,10 +417,10 @@ class Reproduction:
     def _overview(self) -> list[Any]:
         """Return the table of findings, and below it the meanings of some of its words.
 
-        These are the words of LEGEND that occur in the columns "verdict" and "formula".
+        These are the words of LEGEND that occur in the columns "verdict" and "source".
         """
         overview = self.overview
-        cells = " ".join(overview["verdict"] + overview["formula"])
+        cells = " ".join(overview["verdict"] + overview["source"])
         meanings = [meaning for word, meaning in LEGEND.items() if word in cells]
         blocks: list[Any] = [_Table(overview)]
         if meanings:
@@ -620,7 +620,7 @@ def reproduce(
     --------
     >>> from icl_theory.results.reproduction import reproduce
     >>> page = reproduce("nonlinear-regression", only="Equation 9", quick=True)
-    >>> page.overview["verdict"], page.overview["formula"]
+    >>> page.overview["verdict"], page.overview["source"]
     (['holds, loose'], ['reconstructed'])
     """
     flag("quick", quick)

@@ -263,7 +263,7 @@ def test_a_failure_of_our_formula_is_not_laid_to_the_paper(
     )
     found = made(paper_of(*claims), tmp_path, monkeypatch, "fails")
     page = Page(found.to_html())
-    assert found.overview["formula"] == ["reconstructed, the paper's"]
+    assert found.overview["source"] == ["reconstructed, the paper"]
     assert found.parts[0].verdict.startswith(
         "“<row>”: our formula fails: counterexample x"
     )
@@ -310,7 +310,7 @@ def test_a_page_has_its_parts_in_order(
         "## The model",
         "## What we find",
         "![A disc.](disc.png)\n\n*See disc.*",
-        "| statement | finding | verdict | formula |",
+        "| statement | finding | verdict | source |",
         "| one | Found of one. | holds | reconstructed |",
         "| two | Found of two. | not tested | – |",
         "## Beyond the paper",

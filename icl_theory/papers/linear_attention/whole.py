@@ -1,18 +1,23 @@
 r"""All matrices of a layer of linear attention with several heads.
 
-The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`,
-and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`.
-`WholeLayer` maps the matrices to the tensor on which the prediction depends, and
-`TensorRisk` is the risk over this tensor. `SeparateLayer` maps the weights of heads
-with separate keys and queries to the same tensor. `MergedHeads` is for heads in which
-only the value :math:`v_h` and the block :math:`A_h` of keys and queries are not zero.
-It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction
-:math:`x^\top\Gamma h`, with the mean h of :math:`y_ix_i`.
+A prompt has N tokens :math:`x_i` and a query x, in d dimensions. The labels are
+:math:`y_i = w^\top x_i` plus noise of standard deviation σ, with a task w. The law of
+the prompts has the second moments Λ of the tokens, W of the tasks, and
+:math:`\Lambda_q` of the query.
 
-A prompt has N tokens :math:`x_i` with labels :math:`y_i` and a query x, in d
-dimensions. The law of the prompts has the second moments Λ of the tokens, W of the
-tasks, and :math:`\Lambda_q` of the query, and label noise of standard deviation σ. The
-best matrix Γ is :math:`\Gamma^*`.
+The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`.
+Head h has a value matrix :math:`P_h` and a key-query matrix :math:`K_h`, and the
+prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`. `WholeLayer`
+maps these matrices to the tensor on which the prediction depends, and `TensorRisk` is
+the risk over this tensor. `SeparateLayer` maps the weights of heads with separate keys
+and queries to the same tensor.
+
+`MergedHeads` is for heads in which only two parts are not zero: the last entry
+:math:`v_h` of the last row of :math:`P_h`, and the upper left d × d block
+:math:`A_h^\top` of :math:`K_h`. It maps them to the matrix :math:`\Gamma = \sum_h
+v_hA_h` of the prediction :math:`x^\top\Gamma h`. In :math:`\Gamma h` the letter h
+stands for the mean of :math:`y_ix_i`, not for a head. The best matrix Γ is
+:math:`\Gamma^*`.
 """
 
 from __future__ import annotations
@@ -42,7 +47,11 @@ from icl_theory.papers.linear_attention.risks import BestKnown, MergedRisk
 
 
 class _EvenPart(NamedTuple):
-    """The part of a prediction that is even in the task and in the label noise."""
+    """The part of a prediction that is even in the labels.
+
+    It stays the same if all labels change sign. For a query x it is the sum of the two
+    terms below.
+    """
 
     # T_m, symmetric: the coefficients in Σ_m x_m tr(T_m XXᵀ/N), where X has the tokens
     # and the query in its columns; (d, d, d), with m as the first axis.
@@ -54,15 +63,16 @@ class _EvenPart(NamedTuple):
 class _EvenSquares(NamedTuple):
     """Twice the loss of the even terms, and products that its gradient shares.
 
-    The letters are those of `TensorRisk._even_squares`.
+    ``TensorRisk._even_squares`` defines the letters. "Weighted" means multiplied by Λ_q
+    along each axis.
     """
 
     twice: float  # twice the loss
-    # Λ_q times t + 3f/N + τ̄c, the coefficients of the part that is linear in x, (d,).
-    query_mean: Array
-    query_cubic: Array  # F with Λ_q along each of its axes, (d, d, d)
+    # Weighted t + 3f/N + τ̄c, the coefficients of the part that is linear in x, (d,).
+    weighted_linear: Array
+    weighted_cubic: Array  # weighted F, (d, d, d)
     scatter: Array  # Σ_n (Λ_q)_mn Λ Y_n Λ, with m as the first axis, (d, d, d)
-    # Half the derivative with respect to c of the terms in |c|² alone, (d,).
+    # Half the derivative of the terms of ``twice`` in |c|², with respect to c, (d,).
     c_slope: Array
 
 
@@ -72,18 +82,19 @@ class TensorRisk(BestKnown):
 
     .. math:: \hat y = \sum_{abm} B_{abm}\,G_{ab}\,x_m, \qquad G = \tfrac1N EE^\top
 
-    The axes a and b have d + 1 entries, the last of which belongs to the label, and m
-    has d entries. The loss is the loss of :math:`\Gamma_{mi} = B_{d+1,i,m} +
-    B_{i,d+1,m}`, plus half the mean square of all other terms of the prediction, which
-    are even in the task and in the label noise. See docs/linear-attention-theory.md,
-    "The whole layer".
+    The columns of E are :math:`(x_i, y_i)` and :math:`(x, 0)`, with the query x. The
+    axes a and b have d + 1 entries, the last of which belongs to the label, and m has d
+    entries. The loss is the loss of :math:`\Gamma_{mi} = B_{d+1,i,m} + B_{i,d+1,m}`,
+    plus half the mean square of all other terms of the prediction. These are even: they
+    stay the same if all labels change sign. See docs/linear-attention-theory.md, "The
+    whole layer".
 
     Parameters
     ----------
     law : PromptLaw
         Law of the prompts. Tasks and queries are normal.
     start : array_like, (d + 1, d + 1, d)
-        B at step 0, up to 1e40.
+        B at step 0, with entries up to 1e40.
 
     Examples
     --------
@@ -110,12 +121,12 @@ class TensorRisk(BestKnown):
     @cached_property
     def merged(self) -> MergedRisk:
         """The risk over Γ, the loss without the even terms."""
-        # The start, zeros, is not used.
+        # A `MergedRisk` needs a start, which is not used here.
         return MergedRisk(self.law, np.zeros((self.law.d, self.law.d)))
 
     @cached_property
     def best(self) -> Array:
-        """A minimiser: Γ* in the row of the label, and zeros elsewhere."""
+        r"""A minimiser: :math:`B_{d+1,i,m} = \Gamma^*_{mi}`, and zeros elsewhere."""
         best = np.zeros(self.start.shape)
         best[-1, :-1] = self.law.best.T
         return best
@@ -135,11 +146,11 @@ class TensorRisk(BestKnown):
         return self._gamma(self._checked(params))
 
     def _gamma(self, B: Array) -> Array:
-        """Return the matrix Γ in xᵀΓh, the part of the prediction that is odd."""
+        """Return the matrix Γ of xᵀΓh, the part that changes sign with the labels."""
         return np.asarray(B[-1, :-1].T + B[:-1, -1].T)
 
     def floor(self) -> float:
-        """Loss of Γ*, because the even terms can all be zero."""
+        """Least loss, which is the loss of Γ*: the even terms can all be zero."""
         return self.law.floor
 
     def excess(self, params: ArrayLike) -> float:
@@ -156,8 +167,8 @@ class TensorRisk(BestKnown):
         """Loss and its gradient, (d + 1, d + 1, d)."""
         odd, gamma_gradient = self.merged.evaluate(self._gamma(params))
         even, gradient = self._even(params)
-        # Γ is a sum of these two blocks of B, which the even terms do not contain. So
-        # each block has the gradient with respect to Γ, transposed.
+        # Γᵀ is the sum of these two blocks of B, which the even terms do not contain.
+        # So each block has the gradient with respect to Γ, transposed.
         gradient[-1, :-1] = gamma_gradient.T
         gradient[:-1, -1] = gamma_gradient.T
         return odd + even, gradient
@@ -169,6 +180,7 @@ class TensorRisk(BestKnown):
         """
         # The gradient of the even terms is linear in B.
         _, product = self._even(direction)
+        # The Hessian of a `MergedRisk` is constant too, so any parameters will do.
         gamma_product = self.merged.hessian_product(params, self._gamma(direction))
         product[-1, :-1] = gamma_product.T
         product[:-1, -1] = gamma_product.T
@@ -196,6 +208,7 @@ class TensorRisk(BestKnown):
 
     def _even_part(self, B: Array) -> _EvenPart:
         """Return T and c from the blocks of B that Γ does not contain."""
+        # In B the axis m is the last one, and in T the first.
         inner = np.moveaxis(B[:-1, :-1], 2, 0)
         # EEᵀ is symmetric, so only the symmetric part of T matters.
         return _EvenPart(0.5 * (inner + np.swapaxes(inner, 1, 2)), B[-1, -1])
@@ -211,8 +224,9 @@ class TensorRisk(BestKnown):
     def _even_squares(self, B: Array) -> _EvenSquares:
         r"""Return twice the loss of the even terms, and products for its gradient.
 
-        Twice the loss is the sum of squares below. A norm has a factor Λ_q for each
-        axis of its argument. F is the mean of T over all permutations of its three
+        Twice the loss is the sum of squares below. Norms are weighted with Λ_q:
+        :math:`|u|^2 = u^\top\Lambda_qu` for a vector u, and :math:`|F|^2` has a factor
+        Λ_q for each of the three axes. F is the mean of T over all permutations of its
         axes. The other letters are :math:`t_m = \mathrm{tr}\,T_m\Lambda`,
         :math:`f_m = \sum_{ij} F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`,
         :math:`\bar\tau = \mathrm{tr}\,\Lambda W + \sigma^2` and
@@ -224,12 +238,12 @@ class TensorRisk(BestKnown):
             + (\bar\tau^2 + \rho)|c|^2\Bigr]
         """
         law = self.law
-        covariance, prior, query = law.moments
+        covariance, prior, query_moment = law.moments  # Λ, W and Λ_q
         inverse_N = 1.0 / law.N
         T, c = self._even_part(B)
         tau = self._label_square
-        task_map = covariance @ prior
-        rho = float(np.sum(task_map * task_map.T))  # tr (ΛW)²
+        covariance_prior = covariance @ prior
+        rho = float(np.sum(covariance_prior * covariance_prior.T))  # tr (ΛW)²
 
         # The part of the even terms that is linear in x. It is the sum of two terms.
         # One is the mean of the even terms over tokens and labels, (t + τ̄c)ᵀx. The
@@ -237,53 +251,58 @@ class TensorRisk(BestKnown):
         # column of E contributes.
         F = _symmetric(T)
         t = np.tensordot(T, covariance)
-        f = np.tensordot(F, query)
-        mean = t + 3.0 * inverse_N * f + tau * c
-        query_mean = query @ mean
-        query_c = query @ c
+        f = np.tensordot(F, query_moment)
+        linear = t + 3.0 * inverse_N * f + tau * c
+        weighted_linear = query_moment @ linear
+        weighted_c = query_moment @ c
         # The rest of the cubic form has the mean square 6 |F|²/N².
-        query_F = _along_all_axes(F, query)
+        weighted_F = _along_all_axes(F, query_moment)
         # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). This sum
         # is due to the scatter of tokens and labels about their means.
         Y = T + np.multiply.outer(c, prior)
-        scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
-        # The factor of |c|² is the variance of the average of y² in a prompt. Given the
-        # task w, the mean of y² is wᵀΛw + σ², which has the variance 2ρ over tasks.
-        # Around this mean, the average of N squares has the variance 2(τ̄² + 2ρ)/N. The
-        # part 2ρ/N of this variance is in the sum over m and n, through cW in Y.
+        scatter = np.tensordot(query_moment, covariance @ Y @ covariance, axes=1)
+        # The factor of |c|² comes from the variance of the average of y² in a prompt.
+        # Given the task w, the mean of y² is wᵀΛw + σ², which has the variance 2ρ over
+        # tasks. Around this mean, the average of N squares has the variance
+        # 2(τ̄² + 2ρ)/N. Of this variance the part 2ρ/N is left out of the factor, since
+        # the sum over m and n contains it, through cW in Y.
         c_factor = 2.0 * rho + 2.0 * inverse_N * (tau**2 + rho)
 
-        c_square = float(c @ query_c)
-        F_square = float(np.vdot(F, query_F))
+        c_square = float(c @ weighted_c)
+        F_square = float(np.vdot(F, weighted_F))
         Y_square = float(np.vdot(Y, scatter))
-        twice = float(mean @ query_mean) + 6.0 * inverse_N**2 * F_square
+        twice = float(linear @ weighted_linear) + 6.0 * inverse_N**2 * F_square
         twice += c_factor * c_square + 2.0 * inverse_N * Y_square
         return _EvenSquares(
             twice=twice,
-            query_mean=query_mean,
-            query_cubic=query_F,
+            weighted_linear=weighted_linear,
+            weighted_cubic=weighted_F,
             scatter=scatter,
-            c_slope=c_factor * query_c,
+            c_slope=c_factor * weighted_c,
         )
 
     def _even_gradient(self, B: Array, squares: _EvenSquares) -> Array:
         """Return the gradient of half of ``squares.twice`` with respect to B.
 
-        The loss depends on T directly, through F and through Y, and on c directly and
-        through Y.
+        The loss depends on T through F, t and Y, and on c through τ̄c, the terms in |c|²
+        and Y.
         """
-        covariance, prior, query = self.law.moments
+        covariance, prior, query_moment = self.law.moments  # Λ, W and Λ_q
         inverse_N = 1.0 / self.law.N
-        F_gradient = 6.0 * inverse_N**2 * squares.query_cubic
-        through_f = np.multiply.outer(squares.query_mean, query)
+        F_gradient = 6.0 * inverse_N**2 * squares.weighted_cubic
+        through_f = np.multiply.outer(squares.weighted_linear, query_moment)
         F_gradient = F_gradient + 3.0 * inverse_N * through_f
+        # F is the mean of T over permutations, so the gradient with respect to T is the
+        # mean of the gradient with respect to F over the same permutations.
         T_gradient = _symmetric(F_gradient)
-        T_gradient = T_gradient + np.multiply.outer(squares.query_mean, covariance)
+        T_gradient = T_gradient + np.multiply.outer(squares.weighted_linear, covariance)
         T_gradient += 2.0 * inverse_N * squares.scatter
-        c_gradient = self._label_square * squares.query_mean + squares.c_slope
+        c_gradient = self._label_square * squares.weighted_linear + squares.c_slope
         c_gradient += 2.0 * inverse_N * np.tensordot(squares.scatter, prior)
         gradient = np.zeros_like(B)
-        # In B the axis m is the last one, and in T the first.
+        # T has the symmetric parts of the matrices in this block of B. Its gradient is
+        # symmetric, and is therefore also the gradient with respect to the block. In B
+        # the axis m is the last one, and in T the first.
         gradient[:-1, :-1] = np.moveaxis(T_gradient, 0, 2)
         gradient[-1, -1] = c_gradient
         return gradient
@@ -291,7 +310,7 @@ class TensorRisk(BestKnown):
     @property
     def _label_square(self) -> float:
         """The mean square τ̄ of a label, tr ΛW + σ²."""
-        covariance, prior, _ = self.law.moments
+        covariance, prior, _ = self.law.moments  # Λ and W
         return float(np.sum(covariance * prior)) + self.law.noise**2
 
 
@@ -307,8 +326,8 @@ def _symmetric(T: Array) -> Array:
 def _along_all_axes(F: Array, matrix: Array) -> Array:
     """Multiply each of the three axes of a tensor by a symmetric matrix."""
     for _ in range(3):
-        # A product multiplies the first axis and puts it last. So three products
-        # multiply each axis once, and end with the axes in their old order.
+        # Each product multiplies the first axis and puts it last. So three products
+        # multiply each axis once, and leave the axes in their old order.
         F = np.tensordot(F, matrix, axes=(0, 0))
     return F
 
@@ -399,7 +418,7 @@ class _Weights(NamedTuple):
 
     values: Array  # the last row of each value matrix, (H, d + 1)
     keys: Array  # (H, R, d + 1)
-    queries: Array  # (H, R, d); they see x alone, since the query's label is 0
+    queries: Array  # (H, R, d); the label of x is 0 and needs no column
 
 
 @dataclass(frozen=True, eq=False)
@@ -501,7 +520,7 @@ class SeparateLayer(WithStart, Map):
 
         The gradients are quadratic in the weights.
         """
-        # A quadratic function has an exact central difference, at any distance.
+        # For a quadratic function a central difference is exact at any distance.
         after = self.outward(params + direction, gradient)
         before = self.outward(params - direction, gradient)
         return 0.5 * (after - before)

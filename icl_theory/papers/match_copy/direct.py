@@ -1,7 +1,9 @@
 """The loss of two or three keys by direct quadrature, independent of `CopyRisk`.
 
-A query of length r matches one of N keys, with the correlation ρ, and attention has the
-matrix W = ωI. The lead is the score of the match minus the score of another key.
+A query of length r in d dimensions matches one of N keys, with the correlation ρ, and
+attention has the matrix W = ωI. The attention is a_m on the match and a_t on another
+key t. Averaged over independent values, the loss of a prompt is ½((1 - a_m)² + Σ a_t²).
+The lead is the score of the match minus the score of another key.
 """
 
 from __future__ import annotations
@@ -43,17 +45,18 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
     lengths, probs = _lengths(d)
     loss = 0.0
     for r, prob in zip(lengths.tolist(), probs.tolist(), strict=True):
-        scale = abs(omega) * r
         if N == 2:
             loss += prob * _two_keys(omega, r, correlation)
         else:
-            # Nodes and weights of a standard normal variable.
-            x, weight = normal(_step(scale), REACH)
+            # Nodes and weights of a standard normal variable. Scores are linear in it,
+            # with a coefficient of at most |ω|r in size.
+            x, weight = normal(_step(abs(omega) * r), REACH)
             # The match has this component along the query, and another key has the
             # component x.
             match_component = correlation * r + math.sqrt(1.0 - correlation**2) * x
             match_scores = omega * r * match_component
-            loss += prob * _three_keys(match_scores, omega * r * x, weight)
+            other_scores = omega * r * x
+            loss += prob * _three_keys(match_scores, other_scores, weight)
     return loss
 
 
@@ -85,13 +88,15 @@ def _step(scale: float) -> float:
 
 def _two_keys(omega: float, r: float, correlation: float) -> float:
     """Return the loss of two keys for queries of the length r."""
-    # The lead of the match is ωr (ρr + √(1 - ρ²) X - X') with independent normal X and
-    # X', whose terms have the variances 1 - ρ² and 1.
+    # The lead of the match is ωr (ρr + √(1 - ρ²) X - X') with independent standard
+    # normal X and X'. The terms in X and X' have the variances 1 - ρ² and 1, and their
+    # sum is √(2 - ρ²) times one standard normal variable x.
     spread = omega * r * math.sqrt(2.0 - correlation**2)
     x, weight = normal(_step(abs(spread)), REACH)
     lead = omega * correlation * r**2 + spread * x
     # In the loss ½((1 - a_m)² + a_t²) of the match m and the other key t, both 1 - a_m
-    # and a_t are the attention 1/(1 + e^lead) on the wrong key.
+    # and a_t are the attention 1/(1 + e^lead) on the wrong key. So the loss is the
+    # square of this attention.
     wrong_attention = np.exp(-np.logaddexp(0.0, lead))
     return float(weight @ wrong_attention**2)
 

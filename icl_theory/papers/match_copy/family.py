@@ -41,24 +41,27 @@ MOST_ENTRIES = 1e7
 class MatchCopy(Family):
     r"""Attention that finds the key that a query matches, and copies this key's value.
 
-    The N keys of a prompt are normal in d dimensions, and the query has the correlation
-    ρ with one of them. Attention with the scores :math:`k_t^\top Wq` should return this
-    key's value. W is trained on the squared error: over all prompts with W = ωI, or
-    over a fixed number of prompts with any W.
+    The N keys :math:`k_t` of a prompt are normal in d dimensions, and the query q has
+    the correlation ρ with one of them. Attention with the scores :math:`k_t^\top Wq`
+    should return this key's value. W is trained on the squared error: over all prompts
+    with W = ωI, or over a fixed number of prompts with any W.
 
     Parameters
     ----------
     d, N : int
         Dimension of keys and values, and number of keys in a prompt.
     correlation : float
-        The correlation ρ of each coordinate of the query and of its match, 0 < ρ <= 1.
+        The correlation ρ of each coordinate of the query with the same coordinate of
+        its match, 0 < ρ <= 1.
     prompts : int
         Prompts that are drawn once, or math.inf for the loss over all prompts.
     values : {"separate", "next"}
         "separate": values are independent of the keys. "next", for a finite number of
-        prompts: the value of a key is the next token of a sequence.
+        prompts: the keys are the first N tokens of a sequence, and the value of a key
+        is the token after it.
     start : float or array_like, (1,) or (d, d)
-        ω at step 0, where W = ωI, or all parameters at step 0.
+        The parameters at step 0. A number stands for ω, with W = ωI. An array has all
+        parameters: ω alone, (1,), over all prompts, or W, (d, d), on fixed prompts.
     seed : int
         Seed of the prompts.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -142,6 +145,7 @@ class MatchCopy(Family):
                 self.prompts,
                 "less: prompts times N d² is at most 1e7, for the margins",
             )
+        # Building the risk checks the correlation and the start.
         self.risk()
 
     @property
@@ -191,10 +195,15 @@ class MatchCopy(Family):
         risk = self._risk
         if not isinstance(risk, CopySampleRisk):
             raise argument_error("prompts", self.prompts, "finite, for a margin")
+        # `hard_margin` returns the W of least norm whose inner products with all these
+        # matrices are at least 1.
         return hard_margin(risk.leads())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run; over all prompts, ``omega`` alone."""
+        """Return the family's columns of a run.
+
+        For the loss over all prompts, ``omega`` is the only one.
+        """
         risk = self._risk
         if not isinstance(risk, CopySampleRisk):
             return {"omega": float(run.params[0])}

@@ -1,16 +1,16 @@
 r"""The losses of softmax attention on Gaussian match-and-copy.
 
 A prompt has N keys :math:`k_t \sim N(0, I)` in d dimensions, each with a value
-:math:`v_t`, and a query :math:`q = \rho k_m + \sqrt{1 - \rho^2}\,z` that is correlated
-with the key at a hidden position m. Attention with the scores :math:`k_t^\top Wq`
-should return :math:`v_m`. With :math:`a = \mathrm{softmax}(k_t^\top Wq)` the loss for
-each coordinate of the values is
+:math:`v_t` in D dimensions, and a query :math:`q = \rho k_m + \sqrt{1 - \rho^2}\,z`,
+:math:`z \sim N(0, I)`, that is correlated with the key at a hidden position m, its
+match. Attention with the scores :math:`k_t^\top Wq` should return :math:`v_m`. The
+attention a is the softmax of the scores, and the loss for each coordinate of the values
+is
 
 .. math:: \mathcal L = \tfrac1{2D} E\,\Bigl|\sum_t a_t v_t - v_m\Bigr|^2 .
 
 `CopyRisk` is the loss over all prompts for W = ωI, and `CopySampleRisk` the mean over
-fixed prompts for any W. In shapes, B is a number of prompts and D the dimension of the
-values.
+fixed prompts for any W. In shapes, B is a number of prompts.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from icl_theory.tokens.gaussian import gaussian_queries, usual_step
 from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
 
-VALUES = ("separate", "next")
+VALUES = ("separate", "next")  # how values are drawn, see `draw_prompts`
 # The relative error of the rule for the average over the length of the query, at its
 # usual step. With half the step no loss in the tests changes by a larger share.
 RULE_ERROR = 1e-10
 # Averages over the component X of a key along the query have a relative error near
-# e^-36, and lengths of the query with a smaller probability are left out.
+# e^-DIGITS, and lengths of the query with a probability below e^-DIGITS are left out.
 DIGITS = 36.0
 # Nodes are shared by all |ω| up to a bound. Bounds are the powers of this factor times
 # the least bound. The factor is small, because the time of an evaluation grows with the
@@ -99,13 +99,14 @@ def draw_prompts(
     choice("values", values, VALUES)
     tokens = rng.normal(size=(size, N + 1, d))
     keys = tokens[:, :-1]
-    copied = tokens[:, 1:]
+    # The next tokens, with the last token as the value of the last key.
+    drawn_values = tokens[:, 1:]
     if values == "separate":
-        copied = rng.normal(size=(size, N, d))
+        drawn_values = rng.normal(size=(size, N, d))
     match = rng.integers(0, N, size)
     noise = math.sqrt(1.0 - correlation**2) * rng.normal(size=(size, d))
     query = correlation * keys[np.arange(size), match] + noise
-    return CopyPrompts(keys, copied, query, match)
+    return CopyPrompts(keys, drawn_values, query, match)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +116,12 @@ class CopyRisk(WithStart, Risk):
     .. math:: \mathcal L(\omega) = \tfrac12 E\Bigl[(1 - a_m)^2 +
         \sum_{t \ne m} a_t^2\Bigr]
 
-    For a query of length r the scores are :math:`\omega r X_t`, and :math:`\omega
-    r(\rho r + \sqrt{1 - \rho^2}\,X_m)` for the match m, with independent standard
-    normal X. Given r the loss is a one-dimensional integral, which `TokenRisk`
-    computes, and the whole loss is the average of these losses over r.
+    Here :math:`a_m` is the attention on the match, and :math:`a_t` on another key. For
+    a query of length r the scores are :math:`\omega r(\rho r + \sqrt{1 - \rho^2}\,X_m)`
+    of the match and :math:`\omega r X_t` of another key, with independent standard
+    normal :math:`X_m` and :math:`X_t`. Given r the loss is a one-dimensional integral,
+    which `TokenRisk` computes, and the whole loss is the average of these losses over
+    r.
 
     Parameters
     ----------
@@ -199,9 +202,10 @@ class CopyRisk(WithStart, Risk):
     # alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
-        """Return the queries of each length in the rule for the average.
+        """Return the queries of each length in the rule for the average over lengths.
 
-        The nodes are fine enough for |ω| <= ``largest``.
+        The rule has the step ``step``. The nodes in X are fine enough for ω up to
+        ``largest`` in size.
         """
         rho = self.correlation
         queries = []
@@ -212,7 +216,8 @@ class CopyRisk(WithStart, Risk):
             # The error v_t - v_m of a key that is not the match has two parts. All of
             # these errors share the part -v_m. It is represented by a mean of 1, which
             # has the same mean square. The part v_t has the variance 1 and is
-            # independent for each key. The match has no error.
+            # independent for each key. The match has no error. A `TokenRisk` is half
+            # the mean square of the average of the errors, weighted by attention.
             ones = np.ones_like(X)
             match = Kind(1, probs, np.zeros_like(X))
             others = Kind(self.N - 1, probs, values=ones, spread=ones)
@@ -285,6 +290,8 @@ class CopyRisk(WithStart, Risk):
         products = np.einsum("bnd,bd->bn", prompts.keys, prompts.query)
         losses, score_gradient = losses_of_scores(omega[:, None] * products, prompts)
         slopes = np.sum(score_gradient * products, axis=1, keepdims=True)
+        # The loss of a prompt depends on one parameter, the ω of its run. The indices
+        # of these ω among the parameters of all runs are the `first_places`.
         return Pass(losses, first_places(params, size), slopes)
 
 
@@ -298,23 +305,23 @@ class _Query(NamedTuple):
     """The queries of one length."""
 
     prob: float  # probability of the length
-    # Scores at ω = 1, of the match at all nodes X, and then of another key, (2 nodes,).
+    # Scores at ω = 1 at all U nodes X: of the match, and then of another key, (2U,).
     scores: Array
     tokens: TokenRisk  # the loss as a function of these scores
 
 
 def losses_of_scores(scores: Array, prompts: CopyPrompts) -> tuple[Array, Array]:
-    """Return the losses of prompts, (B,), and their gradients.
+    """Return the losses of B prompts, (..., B), and their gradients, (..., B, N).
 
-    A gradient is with respect to the scores of the prompt, (B, N).
+    The gradients are with respect to the scores, (..., B, N).
     """
     return _losses_of_values(scores, _relative_values(prompts))
 
 
 def _relative_values(prompts: CopyPrompts) -> Array:
     """Return the values minus the value of the match, v_n - v_m, (B, N, D)."""
-    copied = prompts.values[np.arange(len(prompts.values)), prompts.match]
-    return np.asarray(prompts.values - copied[:, None])
+    value_of_match = prompts.values[np.arange(len(prompts.values)), prompts.match]
+    return np.asarray(prompts.values - value_of_match[:, None])
 
 
 def _losses_of_values(scores: Array, relative: Array) -> tuple[Array, Array]:
@@ -327,7 +334,8 @@ def _losses_of_values(scores: Array, relative: Array) -> tuple[Array, Array]:
     # The error Σ a_n v_n - v_m is computed as Σ a_n (v_n - v_m), which keeps its digits
     # if nearly all attention is on the match.
     error = np.einsum("...bn,bnd->...bd", attention, relative)
-    # The error has the derivative a_n (v_n - v_m - error) with respect to score n.
+    # The loss is |error|²/(2D), and the error has the derivative
+    # a_n (v_n - v_m - error) with respect to score n.
     projected = np.einsum("bnd,...bd->...bn", relative, error)
     square = np.sum(error**2, axis=-1)
     score_gradient = attention * (projected - square[..., None]) / D
@@ -340,6 +348,9 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
     .. math:: \mathcal L(W) = \frac1B\sum_i \tfrac1{2D}
         \Bigl|\sum_t a_{it}v_{it} - v_{im}\Bigr|^2
+
+    In prompt i, key t has the attention :math:`a_{it}` and the value :math:`v_{it}` in
+    D dimensions, and m is the match.
 
     Parameters
     ----------
@@ -384,6 +395,7 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
     def draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
         """Draw ``size`` of the fixed prompts, with replacement."""
         indices = rng.integers(0, len(self.prompts.query), size)
+        # the size of the drawn keys, in bytes
         check_fits("batch", size, 8.0 * size * self.prompts.keys[0].size)
         keys, values, query, match = self.prompts
         return CopyPrompts(
@@ -396,7 +408,7 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: CopyPrompts) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient with respect to W, (d, d)."""
+        """Mean loss of given prompts, and its gradient with respect to W, (d, d)."""
         relative = _relative_values(prompts)
         losses, gradient = self._losses_and_gradient(params, prompts, relative)
         return float(losses.mean()), gradient
@@ -420,8 +432,8 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of each prompt on its match, (B,)."""
         attention, _ = softmax(scores_of(params, self.prompts))
-        rows = np.arange(len(attention))
-        return {"attention_on_match": attention[rows, self.prompts.match]}
+        prompt = np.arange(len(attention))
+        return {"attention_on_match": attention[prompt, self.prompts.match]}
 
     def leads(self) -> Array:
         r"""Return :math:`(k_m - k_t)q^\top` for all t ≠ m, (B (N - 1), d, d).
@@ -431,10 +443,11 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         """
         keys, _, query, match = self.prompts
         B, N, _ = keys.shape
+        # k_m - k_t for all t, (B, N, d). For t = m it is 0, which is dropped below.
         difference = keys[np.arange(B), match][:, None] - keys
         is_other = np.arange(N) != match[:, None]
-        products = difference[:, :, :, None] * query[:, None, None, :]
-        return np.asarray(products[is_other])
+        outer_products = difference[:, :, :, None] * query[:, None, None, :]
+        return np.asarray(outer_products[is_other])
 
 
 def scores_of(W: Array, prompts: CopyPrompts) -> Array:

@@ -7,7 +7,9 @@ A sentence ends with a trigger q, which has the probability p_q. The number of t
 is Q, in formulas :math:`|Q|`. Earlier in the sentence q is followed c times by the
 output y, and c_τ times by noise. The parameters are a strength λ_q for each trigger,
 the scale v of the values (with softmax attention), and the log-odds γ of noise. V is
-the number of words, α the probability that an answer is noise, and t the step.
+the number of words, H the number of words of a sentence, α the probability that an
+answer is noise, η the learning rate, and t the step. L is the loss, and
+:math:`L_\infty` its limit.
 """
 
 from __future__ import annotations
@@ -123,6 +125,7 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     0.128
     """
     instance("risk", risk, RecallRisk, "a RecallRisk")
+    # ``scaled`` stands for softmax attention, which has the scale v.
     if risk.scaled or risk.kappa == 0:
         raise argument_error(
             "risk", risk.attention, "one with linear or relu attention, and kappa = 1"
@@ -205,12 +208,13 @@ def cycle_excess(alpha: float, eta: float) -> float:
     r"""Mean excess of a γ that jumps between ½η below and ½η above its best value g.
 
     The result is :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1
-    + e^g)` for any η. `stall` is its leading order.
+    + e^g)` for any η, with :math:`g = \ln(\alpha/(1 - \alpha))`. `stall` is its leading
+    order, and explains the arguments.
     """
     best_gamma = math.log(alpha) - math.log1p(-alpha)
     both_ends = best_gamma + np.array([-0.5, 0.5]) * eta
-    # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α). Averaged over both ends,
-    # αγ + H(α) is ln(1 + e^g).
+    # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α), with the entropy H(α) of
+    # the noise. Averaged over both ends, αγ + H(α) is αg + H(α) = ln(1 + e^g).
     return float(np.mean(divergence(alpha, both_ends)))
 
 
@@ -277,6 +281,7 @@ def noise_cost(M: int, alpha: float) -> float:
     # All probability may be at the frequencies 0 and 1, which are left out.
     if not total:
         return 0.0
+    # With noise in k of M answers, training ends at the log-odds γ = ln(k/(M - k)).
     cost = divergence(alpha, np.log(k) - np.log(M - k))
     return float(weight @ cost / total)
 
@@ -285,18 +290,20 @@ def _counts_of_noise(M: int, alpha: float) -> Array:
     """Return the likely counts of noise among M answers.
 
     The counts 0 and M are left out, see `noise_cost`. If there are many likely counts,
-    only every n-th one is returned.
+    only about eight in each standard deviation are returned, at equal distances.
     """
     mean = M * alpha
-    deviation = math.sqrt(M * alpha * (1.0 - alpha))
+    standard_deviation = math.sqrt(M * alpha * (1.0 - alpha))
     # A sum over a smooth law may leave out counts: eight nodes in a standard deviation
     # are more than enough for the trapezoid rule on a nearly normal law. If the
-    # deviation is at most 200, the sum over all counts is short anyway.
-    stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
+    # standard deviation is at most 200, the sum over all counts is short anyway.
+    stride = 1
+    if standard_deviation > 200.0:
+        stride = int(standard_deviation / 8.0)
     # Generous: counts farther than this from the mean have probabilities below
-    # rounding. The constant 60 is for small means, where the law is more like
+    # rounding. The constant 60 is for small means, for which the law is nearly
     # Poisson's.
-    reach = 40.0 * deviation + 60
+    reach = 40.0 * standard_deviation + 60
     first = int(min(max(mean - reach, 1), M - 1))
     last = int(min(max(mean + reach, 1), M - 1))
     return np.arange(first, last + 1, stride, dtype=np.float64)
@@ -323,6 +330,7 @@ def _least_share(
         return 1.0
     shares = []
     for law in laws:
+        # The probability of the counts c and c_τ is pmf[c, c_τ].
         c, c_tau = np.nonzero(law.pmf)
         shares.append(float(np.min(c / (c + c_tau))))
     return min(shares)

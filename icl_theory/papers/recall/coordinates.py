@@ -2,10 +2,10 @@
 
 The transformer has the matrices W (attention), 𝒱 (values) and F (feed-forward layer).
 Each is (2V, 2V) for a vocabulary of V words. A word x has two embeddings. E(x) stands
-for x itself, and Ẽ(x) for x as the word before another one. The embeddings are the unit
-vectors of the columns x and V + x. q is one of Q triggers, and τ the noise word. The
-parameters are a strength λ for each trigger, the scale v of the values 𝒱, and the
-log-odds γ of noise in the feed-forward matrix F.
+for x itself, and Ẽ(x) for x as the word before another one. The embeddings are unit
+vectors with 2V entries: E(x) has its 1 at entry x, and Ẽ(x) at entry V + x. q is one of
+Q triggers, and τ the noise word. The parameters are a strength λ for each trigger, the
+scale v of the values 𝒱, and the log-odds γ of noise in the feed-forward matrix F.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from icl_theory.papers.recall.weights import gates
 def reparameterised(
     full: TransformerRisk, gamma: float | None = None, v: float | None = None
 ) -> SampledPullback:
-    r"""Return a transformer on the same sentences, trained in a few parameters alone.
+    r"""Return the risk of a transformer whose matrices depend on a few parameters.
 
-    The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``: v with softmax
-    attention and γ with noise, unless they are held. The sums are over the triggers q
-    and the words x that may be outputs, in training or not:
+    Only these parameters are trained, on the sentences of ``full``. They are
+    ``(lambda_1, ..., lambda_Q, [v], [gamma])``: v with softmax attention and γ with
+    noise, unless they are held. The sums below are over the triggers q, and over the
+    words x that are neither triggers nor noise:
 
     .. math::
         W = \sum_q \lambda_q E(q)\tilde E(q)^\top, \qquad \mathcal V = v\sum_x
@@ -37,10 +38,11 @@ def reparameterised(
 
     or with the weights "identity" :math:`W = \sum_q \lambda_q E(q)(\tilde E(q) -
     E(\tau))^\top` (without :math:`E(\tau)` if there is no noise), :math:`\mathcal V =
-    vI` and :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. The map is
-    affine: the derivative of the loss with respect to a parameter is the sum of the
-    derivatives with respect to the entries that the parameter sets, each times the
-    coefficient of the parameter in the entry. See docs/theory.md, "In-context recall".
+    vI` and :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. The matrices are
+    affine functions of the parameters. So the derivative of the loss with respect to a
+    parameter is a sum over the entries of the matrices: the derivative with respect to
+    the entry, times the coefficient of the parameter in the entry. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
@@ -88,7 +90,8 @@ def reparameterised(
     # matrix are one block. A matrix without parameters has no block.
     parameter_counts = [matrix.derivatives.shape[1] for matrix in maps]
     block_sizes = tuple(count for count in parameter_counts if count)
-    # All matrices, flat, are base + derivatives @ parameters.
+    # The entries of all matrices, in one list, are base + derivatives @ parameters.
+    # ``axis=None`` flattens the bases, some of which are columns.
     base = np.concatenate([matrix.base for matrix in maps], axis=None)
     derivatives = block_diag([matrix.derivatives for matrix in maps], "csc")
     return SampledPullback(Pullback(full, Affine(base, derivatives, block_sizes)))
@@ -97,7 +100,8 @@ def reparameterised(
 class _AffineMatrix(NamedTuple):
     """One of the matrices W, 𝒱 and F as an affine function of its parameters."""
 
-    base: Array  # the (2V)² entries of the matrix at zero parameters
+    # The (2V)² entries of the matrix at zero parameters, flat or in one column.
+    base: Array
     # Derivatives of the entries, a column for each parameter. A parameter that is held
     # has no column.
     derivatives: Any  # ((2V)², parameters)

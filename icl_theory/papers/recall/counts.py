@@ -33,7 +33,7 @@ LARGEST_MEAN = 40.0
 # Negligible tail of a geometric law, below the rounding of its sum.
 SMALLEST_TAIL = 2.0**-60
 # Least probability of a possible pair of counts, relative to the largest probability.
-# It is near the least normal number of float64, 2e-308.
+# It is a little above the least normal number of float64, 2e-308.
 LEAST_WEIGHT = 1e-300
 # The sum of given probabilities may differ from 1 by this much. They are then
 # normalised.
@@ -70,9 +70,9 @@ class Counts:
     pmf: Array
 
     def __post_init__(self) -> None:
-        pmf = floats(self.pmf)
+        pmf = floats(self.pmf)  # None for anything but real numbers
         if pmf is not None and pmf.ndim == 1:
-            pmf = pmf[:, None]
+            pmf = pmf[:, None]  # c_τ = 0 is the only column
         if pmf is None or not _is_table(pmf):
             raise argument_error(
                 "pmf",
@@ -172,8 +172,8 @@ class Counts:
         c_tau = np.arange(most_blocks if noise else 1)
         k = c + c_tau
         is_possible = (c > 0) & (k <= most_blocks)
-        # An impossible pair gets 0, which keeps the logarithms finite. Its results are
-        # not used.
+        # The words outside the blocks, without the last word. An impossible pair gets
+        # 0, which keeps the logarithms finite. Its results are not used.
         single_words = np.where(is_possible, H - 1 - 2 * k, 0)
         # The two binomial coefficients of P(c, c_τ) are together a multinomial one,
         # (single_words + k)!/(single_words! c! c_τ!).
@@ -191,6 +191,7 @@ class Counts:
             + xlogy(c_tau, noise)  # 0 for c_τ = 0, even without noise
         )
         largest = log_pmf[is_possible].max()
+        # Relative to the largest probability, so that exp() cannot overflow.
         weight = np.exp(np.where(is_possible, log_pmf - largest, -np.inf))
         pmf = np.where(is_possible, np.maximum(weight, LEAST_WEIGHT), 0.0)
         return cls(pmf / pmf.sum())
@@ -238,8 +239,12 @@ def _is_table(pmf: Array) -> bool:
 
 
 def noise_level(name: str, value: Any) -> float:
-    """Return the value as a number, or refuse it unless it is in [0, 1)."""
+    """Return the value as a float, or refuse it unless it is a number in [0, 1).
+
+    ``name`` is the name of the argument in the error.
+    """
     try:
+        # The largest number that is allowed is the largest float below 1.
         return number(name, value, zero=True, maximum=math.nextafter(1.0, 0.0))
     except ValueError:
         raise argument_error(name, value, "a number in [0, 1)") from None

@@ -1,7 +1,7 @@
 """Cross-entropies without cancellation: of noise, and of all words.
 
-The answer of a sentence is noise with the probability α. B is the number of sentences,
-and V the number of words.
+The word after a sentence, its answer, is noise with the probability α. B is the number
+of sentences, and V the number of words.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ NODES, WEIGHTS = leggauss(20)
 def divergence(alpha: float, logit: Array) -> Array:
     r"""Return the excess loss ln(1 + e^N) - αN - H(α) at the logit N of noise.
 
-    The result is the divergence of Bernoulli(sigmoid(N)) from Bernoulli(α), and zero at
-    the best logit N* = ln(α/(1 - α)). Near N* the three terms above cancel and lose
-    their digits. If u = N - N* is at most 1 in size, the result is computed instead as
-    the integral of its derivative with respect to N,
+    H(α) is the entropy of the noise. The result is the Kullback-Leibler divergence
+    D(p‖p_N) of the law p of noise with the probability α and the predicted law p_N
+    with the probability 1/(1 + e^-N). It is zero at the best logit N* = ln(α/(1 - α)).
+    Near N* the three terms above cancel and lose their digits. If u = N - N* is at most
+    1 in size, the result is computed instead as the integral of its derivative with
+    respect to N, which at N* + s is the integrand:
 
         ∫_0^u α(1 - α)(e^s - 1)/(1 - α + αe^s) ds .
 
@@ -59,13 +61,14 @@ def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
     sentence = np.arange(len(answer))
     wrong_logits = logits.copy()
     wrong_logits[sentence, answer] = -np.inf
-    # R = largest + ln(total). The largest logit is subtracted, so that exp() cannot
-    # overflow.
+    # R = largest + ln(total). The largest wrong logit is subtracted, so that exp()
+    # cannot overflow.
     largest = wrong_logits.max(axis=1)
     wrong = np.exp(wrong_logits - largest[:, None])
     total = wrong.sum(axis=1)
     losses = np.logaddexp(0.0, (largest - logits[sentence, answer]) + np.log(total))
-    # All wrong words have the probability 1 - e^(-loss) together.
+    # The wrong words together have the probability 1 - e^(-loss). It is shared in
+    # proportion to the e^logit.
     probs = wrong * (-np.expm1(-losses) / total)[:, None]
     probs[sentence, answer] = np.exp(-losses)
     return losses, probs

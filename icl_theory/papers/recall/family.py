@@ -2,7 +2,8 @@
 
 A risk is trained in the strengths λ of the triggers, the scale v of the values (with
 softmax attention) and the log-odds γ of noise (with noise). v and γ may be held at a
-value instead. Triggers with the same law may share one λ; it is then *tied*.
+value instead. If all triggers have the same probability and the same law of counts,
+they may share one λ, which is then *tied*.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 # The runs that `_predicted_end` describes: normalised descent, and its flow.
 END_OF_NORMALISED_DESCENT = Scope(rules=(Normalised,), flow=True)
 
-# At this rate of convergence and beyond, unequal triggers overshoot in turn, see
+# At rates of convergence from this one on, unequal triggers overshoot in turn, see
 # "Unequal triggers" in docs/theory/recall.md.
 LARGEST_STABLE_RATE = 2.0
 
@@ -200,6 +201,7 @@ class Recall(Family):
     start: Any = starting_parameters((1,))
     task: RecallTask | None = parameter(
         None,
+        # a lambda, because the class `Recall` does not exist yet
         kind=Object(optional=True, unfold=lambda values: Recall.unfolded(values)),
         meaning="the task, instead of its parts",
     )
@@ -267,7 +269,7 @@ class Recall(Family):
         return unfolded
 
     def _named(self, run: Trajectory) -> Trajectory:
-        """Return the run with the parameters of its task, even if a task was given."""
+        """Return the run, with the parameters of a given task in its ``info``."""
         run = super()._named(run)
         task = self.task
         if task is not None:
@@ -334,10 +336,10 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        # If all triggers have the same law, one λ can stand for all of them: their λ
-        # stay equal if the update rule commutes with this reduction of the parameters.
-        # On M drawn sentences the λ differ, because the sentences of different triggers
-        # have different counts.
+        # If all triggers have the same probability and law of counts, one λ can stand
+        # for all of them: their λ stay equal if the update rule is reducible, that is,
+        # if it commutes with this reduction of the parameters. On M drawn sentences the
+        # λ differ, because the sentences of different triggers have different counts.
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)

@@ -23,7 +23,8 @@ from icl_theory.papers.match_copy.family import MatchCopy
 from icl_theory.papers.match_copy.risk import draw_prompts, losses_of_scores, scores_of
 from icl_theory.results.plots import BLACK, BLUE, ORANGE, Curve, Panel, draw_panels
 
-COLUMN = (3.39, 2.6)  # inches: 8.6 cm, the width of a column
+# Width and height in inches. The width, 8.6 cm, is the width of a journal's column.
+COLUMN = (3.39, 2.6)
 # Arguments of `figure` for a quick drawing.
 QUICK = {"d": 4, "prompts": (8, 16), "fresh": 2000}
 
@@ -39,9 +40,10 @@ def figure(
 ) -> Figure:
     """Draw the losses of fixed and of fresh prompts against time.
 
-    There is a run for each number of fixed ``prompts``, up to the loss ``epsilon``. At
-    most two numbers are allowed, because there are two colours. ``fresh`` is the number
-    of fresh prompts.
+    There is a run for each number of fixed ``prompts``, which ends at the loss
+    ``epsilon``. At most two numbers are allowed, because there are two colours.
+    ``fresh`` is the number of fresh prompts. The other arguments are parameters of
+    `MatchCopy`.
     """
     colours = (ORANGE, BLACK)
     if len(prompts) > len(colours):
@@ -49,6 +51,7 @@ def figure(
     rng = np.random.default_rng(1)
     fresh_prompts = draw_prompts(rng, fresh, d, N, correlation)
     curves = []
+    # The dotted line is drawn from the time 1 to the end of the longest run.
     last_time = 1.0
     # A single number of prompts leaves the second colour unused.
     for number, colour in zip(prompts, colours, strict=False):

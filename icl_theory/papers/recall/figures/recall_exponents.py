@@ -5,9 +5,10 @@ In-context recall: convergence against the number of triggers
 Black lines are the exact excess over the Bayes risk under normalised descent. Linear
 attention trains the strength λ of each trigger, and softmax attention also the scale v
 of the values. In each sentence the output follows its trigger once. The columns are for
-three numbers of triggers. The dashed lines fall like e^-x. The three exponents x in the
-legend are those that a public review of the paper names, with the learning rate η and
-the step t. These lines go through the point at which the exact excess is one nat.
+three numbers of triggers. The dashed lines fall like e^-x. A public review of the paper
+names the three exponents x in the legend, with the learning rate η, the step t and the
+number :math:`|Q|` of triggers. These lines go through the point at which the exact
+excess is one nat.
 """
 
 from __future__ import annotations
