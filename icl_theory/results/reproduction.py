@@ -81,7 +81,7 @@ LEGEND = {
     "reconstructed": "*Reconstructed*: the verdict concerns our formula alone.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
-    "“": "*Quoted names*: rows of the evidence below.",
+    "“": "Names in quotation marks are rows of the evidence below.",
 }
 # Beside a row that does not hold, a verdict names up to this many rows that hold. More
 # names would make the cell of the table long, and hide the row that does not hold.
