@@ -53,6 +53,7 @@ from icl_theory.statements.claim import (
 from icl_theory.statements.paper import Paper, Reading
 
 FLAGS = "From their flags to ours"
+FLAGS_SUMMARY = "for training with the code of the authors"
 EVIDENCE = "Evidence"
 # The verdict for which a finding is written, by the worst outcome of the rows of its
 # statement. The outcomes go from the worst to the best.
@@ -409,7 +410,10 @@ class Reproduction:
             blocks += self._overview()
             blocks += [_Heading(BEYOND), *self._prose(BEYOND)]
             if self.prose.flags:
-                blocks += [_Heading(FLAGS), _Words(self.prose.flags)]
+                # A table to look things up in. It is folded like the evidence, because
+                # readers of the findings do not need it.
+                table = _Fold(FLAGS_SUMMARY, (_Words(self.prose.flags),))
+                blocks += [_Heading(FLAGS), table]
             blocks += self._evidence()
             blocks += [_Heading(UNREAD), *self._prose(UNREAD)]
         return [*blocks, _Words(f"`{self.command}` writes this page.")]

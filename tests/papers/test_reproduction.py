@@ -314,10 +314,10 @@ def test_a_page_has_its_parts_in_order(
         "| one | Found of one. | holds | reconstructed |",
         "| two | Found of two. | not tested | – |",
         "## Beyond the paper",
-        "## From their flags to ours\n\n`--theirs` is `--ours`.\n\n## Evidence",
+        "## From their flags to ours\n\n<details><summary>",
+        "`--theirs` is `--ours`.\n\n</details>\n\n## Evidence",
         "<details><summary>one</summary>\n\n| the paper states | we reconstructed |",
         "| says one | all of it |",
-        "</details>",
         "| Why? | So. |",
         "![A ring.](ring.png)",
         "## What we could not read",
@@ -325,6 +325,7 @@ def test_a_page_has_its_parts_in_order(
     )
     places = [text.index(words) for words in order]
     assert places == sorted(places)
+    assert text.count("<details>") == text.count("</details>")
     assert "Nothing." not in text
     html = Page(page.to_html())
     assert html.images == ["See disc.", "See why.", "A ring."]

@@ -1,11 +1,11 @@
 r"""The in-context recall task: its words, its sentences, and the law of the next word.
 
-A sentence has H words, out of a vocabulary of V, and ends with a trigger q, one of Q.
-Earlier in the sentence q is followed by an output y at least once, and otherwise only
-by the noise word τ. These pairs of words are the *bigrams* of q: there are c bigrams
-(q, y) and c_τ bigrams (q, τ). The word after the sentence, the answer, is τ with
-probability α and y otherwise. A `RecallTask` draws such sentences and predicts their
-next words. Every risk in this folder is the risk of a task.
+A sentence has H words out of a vocabulary of V words. It ends with a trigger q, one of
+Q words. Earlier in the sentence q is followed by an output y at least once, and
+otherwise only by the noise word τ. These pairs of words are the *bigrams* of q: there
+are c bigrams (q, y) and c_τ bigrams (q, τ). The word after the sentence, the answer, is
+τ with probability α and y otherwise. A `RecallTask` draws such sentences and predicts
+their next words. Every risk in this folder is the risk of a task.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from icl_theory._validate import (
 from icl_theory.memory import check_fits
 from icl_theory.papers.recall.counts import Counts, noise_level
 
-# The limit is a choice: no vocabulary is so large.
+# Largest V that is allowed. The value is a choice: no vocabulary in use is so large.
 LARGEST_VOCABULARY = 10**9
+# How the words around the bigrams are drawn, see `RecallTask`.
 LAWS = ("markov", "planted")
 # An estimate of the memory for each word of a drawn sentence: about five numbers of 8
 # bytes.
 BYTES_PER_WORD = 40.0
+# An array of words. Indices and counts have the same type.
 Words = NDArray[np.intp]
 
 
 class Sentences(NamedTuple):
-    """A batch of B sentences; arrays are (B,) except ``tokens``."""
+    """A batch of B sentences of H words; arrays are (B,) except ``tokens``."""
 
     tokens: Words  # the words, (B, H)
     answer: Words  # the word after the sentence: the output, or noise
@@ -52,7 +54,7 @@ class Sentences(NamedTuple):
 
 
 def check_sentences(data: Sentences, task: RecallTask) -> Sentences:
-    """Return a batch of sentences, and refuse words or triggers that a task lacks."""
+    """Return a batch of sentences; refuse words or triggers that the task lacks."""
     instance("data", data, Sentences, "Sentences of `RecallTask.sentences`")
     limits = (
         ("words", data.tokens, task.V),
@@ -74,16 +76,16 @@ def check_sentences(data: Sentences, task: RecallTask) -> Sentences:
 class RecallTask:
     r"""In-context recall over a vocabulary of words 0 to V−1.
 
-    `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first
-    H - 1 words. The other words are not q, so that no bigram with q arises by accident
-    and the counts have exactly the law ``counts``. With the law "markov" the other
-    words are uniform among all words but q. With the counts of `Counts.sentence` the
-    sentences have the law of words that are drawn from left to right, as described
-    there. With "planted", the law of the paper's experiments, the other words are
-    neither triggers nor τ. Unless ``counts`` is given, there is then one bigram (q, y),
-    and with noise also one (q, τ). With noise this law allows only one trigger. See
-    docs/theory.md, "In-context recall"; *How Transformers Learn In-Context Recall
-    Tasks?*, experiments.
+    `sentences` places the bigrams (q, y) and (q, τ), as blocks of two words, uniformly
+    at random among the first H - 1 words. The other words are not q, so that no bigram
+    with q arises by accident and the counts have exactly the law ``counts``. With the
+    law "markov" the other words are uniform among all words but q. With the counts of
+    `Counts.sentence` the sentences have the law of words that are drawn from left to
+    right, as described there. With "planted", the law of the paper's experiments, the
+    other words are neither triggers nor τ. Unless ``counts`` is given, there is then
+    one bigram (q, y), and with noise also one (q, τ). With noise this law allows only
+    one trigger. See docs/theory.md, "In-context recall"; *How Transformers Learn
+    In-Context Recall Tasks?*, experiments.
 
     Parameters
     ----------
@@ -98,7 +100,9 @@ class RecallTask:
         Probabilities of the triggers; uniform by default.
     counts : Counts, array_like or sequence of Counts, optional
         Law of the numbers of bigrams, either one for all triggers or one for each of
-        them; by default `Counts.sentence` with density ¼ and noise α.
+        them. An array is the ``pmf`` of a `Counts` for all triggers. The default is
+        `Counts.sentence` with density ¼ and noise α for the law "markov"; for
+        "planted" see above.
     noise_word : int, optional
         τ; by default the last word.
     law : {"markov", "planted"}
@@ -195,13 +199,13 @@ class RecallTask:
 
     def _check_length(self) -> None:
         """Refuse sentences that are too short for their bigrams."""
-        longest = max(law.longest for law in set(self.counts))
-        needed = 2 * longest + 1
+        most = max(law.longest for law in set(self.counts))  # bigrams of a sentence
+        needed = 2 * most + 1  # the last word is the trigger
         if needed > self.H:
             raise argument_error(
                 "H",
                 self.H,
-                f"at least {needed}: there are up to {longest} bigrams of two words",
+                f"at least {needed}: there are up to {most} bigrams of two words",
             )
 
     def __repr__(self) -> str:
@@ -243,7 +247,7 @@ class RecallTask:
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all triggers have the same probability and counts."""
+        """Whether all triggers have the same probability and law of counts."""
         first = self.counts[0]
         return self.uniform and all(law.same(first) for law in set(self.counts))
 
@@ -261,7 +265,7 @@ class RecallTask:
 
     @cached_property
     def passing(self) -> Words:
-        """Words that may be outputs, in training or not: no triggers, and no noise."""
+        """Words that may be outputs, seen in training or not: no triggers, no noise."""
         # An upper estimate: all words, and copies of them for the comparison.
         check_fits("V", self.V, 40.0 * self.V)
         excluded = [*self.triggers, self.noise_word]
@@ -320,7 +324,10 @@ class RecallTask:
         return Sentences(tokens, answer, output, trigger, c, c_tau)
 
     def _draw_background(self, rng: np.random.Generator, q: Words) -> Words:
-        """Return random words, (B, H), other than the trigger q of their sentence."""
+        """Return random words, (B, H), other than the trigger of their sentence.
+
+        ``q`` is the trigger of each sentence, (B,).
+        """
         shape = (len(q), self.H)
         if self.law == "planted":
             # neither triggers nor noise
@@ -339,16 +346,20 @@ class RecallTask:
         c: Words,
         c_tau: Words,
     ) -> None:
-        """Write the bigrams of the trigger into ``tokens``, at random places."""
+        """Write the bigrams of the trigger into ``tokens``, as blocks at random places.
+
+        The last words of ``tokens`` are the triggers already.
+        """
         q = tokens[:, -1]
-        blocks = c + c_tau
+        block_count = c + c_tau
         # Sentences with the same number k of blocks are filled together.
-        for k in np.unique(blocks):
-            with_k_blocks = np.flatnonzero(blocks == k)
+        for k in np.unique(block_count):
+            with_k_blocks = np.flatnonzero(block_count == k)
             slot, rank = self._slots(rng, len(with_k_blocks), int(k))
-            # ``slot`` has sentence after sentence, each with increasing slots. A slot
-            # counts each earlier block of its sentence as one word. As a block has
-            # two words, block i of a sentence, i = 0, ..., k - 1, starts i words later.
+            # ``slot`` has the k slots of the first sentence in increasing order, then
+            # the slots of the second one, and so on. A slot counts each earlier block
+            # of its sentence as one word. As a block has two words, block i of a
+            # sentence, i = 0, ..., k - 1, starts at the word number slot + i.
             block_of_sentence = np.arange(len(slot)) % k
             start = slot + block_of_sentence
             row = np.repeat(with_k_blocks, k)
@@ -366,7 +377,8 @@ class RecallTask:
         Raises
         ------
         ValueError
-            The task cannot produce one of the sentences.
+            A sentence does not end with a trigger, or the words after this trigger are
+            not one output, at least once, and noise.
         """
         words = self._checked_tokens(tokens)
         output = self._outputs_of(words)
@@ -385,7 +397,7 @@ class RecallTask:
         words = np.asarray(tokens)
         has_shape = words.ndim == 2 and words.shape[1] == self.H
         if not has_shape or not np.issubdtype(words.dtype, np.integer):
-            # The message shows the shape, also if only the type is wrong: a large array
+            # The message shows the shape, even if only the type is wrong: a large array
             # would not fit into it.
             raise argument_error("tokens", words.shape, allowed)
         if words.size and not (words.min() >= 0 and words.max() < self.V):
@@ -394,10 +406,13 @@ class RecallTask:
         return words
 
     def _outputs_of(self, words: Words) -> Words:
-        """Output of each sentence; refuse sentences that the task cannot produce."""
-        q = words[:, -1:]
-        # Each word from the second on, if it follows the trigger and is not noise, and
-        # otherwise -1.
+        """Output of each sentence; refuse sentences without exactly one output.
+
+        Also refuse sentences that do not end with a trigger.
+        """
+        q = words[:, -1:]  # (B, 1), to be compared with all words of the sentence
+        # The words from the second on, with -1 in place of noise and of each word that
+        # does not follow the trigger.
         after_trigger = np.where(words[:, :-1] == q, words[:, 1:], -1)
         after_trigger[after_trigger == self.noise_word] = -1
         output = after_trigger.max(axis=1)  # -1 if there is none
@@ -453,7 +468,7 @@ class RecallTask:
     def _laws(
         self, counts: Counts | ArrayLike | Sequence[Counts] | None
     ) -> tuple[Counts, ...]:
-        """Return the law of the counts of each trigger, a tuple of Q laws.
+        """Return the law of the counts for each trigger, a tuple of Q laws.
 
         ``counts`` is the argument of the constructor: None, one law for all triggers,
         as a `Counts` or as its probabilities, or a law for each of them.
@@ -484,7 +499,7 @@ class RecallTask:
     def _slots(
         self, rng: np.random.Generator, size: int, k: int
     ) -> tuple[Words, Words]:
-        """Draw slots of k blocks for some sentences, and random ranks of the blocks.
+        """Draw slots of k blocks for ``size`` sentences, and ranks of the blocks.
 
         With each block counted as one word, the first H - 1 words of a sentence are
         H - 1 - k slots. The returned slots of a sentence are in increasing order, and
@@ -520,15 +535,15 @@ class RecallTask:
         c = np.empty_like(trigger)
         c_tau = np.empty_like(trigger)
         # Sentences whose triggers have the same law are drawn together.
-        laws = dict.fromkeys(self.counts)
-        index_of = {law: index for index, law in enumerate(laws)}
+        different_laws = dict.fromkeys(self.counts)  # in the order of the triggers
+        index_of = {law: index for index, law in enumerate(different_laws)}
         law_of_trigger = np.array([index_of[law] for law in self.counts])
         law_of_sentence = law_of_trigger[trigger]
         for law, index in index_of.items():
             sentences_of_law = np.flatnonzero(law_of_sentence == index)
             possible_pairs = np.flatnonzero(law.pmf)
-            # A uniform number selects the pair between whose edges it falls, see
-            # `sentences`.
+            # A uniform number selects the pair between whose edges it falls, and the
+            # last edge is left out, as in `sentences`.
             edges = np.cumsum(law.pmf.ravel()[possible_pairs])[:-1]
             drawn = np.searchsorted(edges, uniform[sentences_of_law], side="right")
             pair = possible_pairs[drawn]
@@ -546,7 +561,7 @@ def _is_number_of_words(words: int | Sequence[int] | Words) -> bool:
 
 
 def entropy(alpha: float) -> float:
-    """Return the entropy of a coin with the probability α, nats."""
+    """Return the entropy of a coin with the probabilities α and 1 - α, in nats."""
     # At 0 and 1 the formula would take the logarithm of 0.
     if not 0 < alpha < 1:
         return 0.0

@@ -43,12 +43,12 @@ from icl_theory.papers.recall.task import BYTES_PER_WORD, LAWS, RecallTask, Sent
 from icl_theory.papers.recall.weights import WEIGHTS, estimated_gamma
 
 MODELS = ("full", "attention", "reparameterised")
-# Observed values that a sweep has as columns, each at the end of the run.
+# Observed values whose last value in a run is a column of a sweep.
 LAST = ("seen_loss", "unseen_loss", "output", "noise")
 # Added to the scores of ReLU attention, as in the paper's experiments.
 PUBLISHED_KINK = 1e-8
 # The parameters of `Recall`, by name.
-_declared = Recall.parameters()
+_recall_parameters = Recall.parameters()
 
 
 def _column(name: str) -> Column:
@@ -60,7 +60,7 @@ def _column(name: str) -> Column:
 
 def _as_in_recall(name: str, default: Any) -> Any:
     """Declare a parameter as `Recall` does, with a default of its own."""
-    declared = _declared[name]
+    declared = _recall_parameters[name]
     return parameter(
         default,
         kind=declared.kind,
@@ -184,7 +184,7 @@ class Training(Family):
                 "positive for full matrices with linear attention: zero is a critical"
                 " point",
             )
-        # Only the reparameterised model has γ and v.
+        # Only the reparameterised model has γ and v as parameters of their own.
         if self.model == "reparameterised":
             return
         for name in ("gamma", "v"):
@@ -213,11 +213,11 @@ class Training(Family):
 
     @cached_property
     def transformer(self) -> TransformerRisk:
-        """The transformer with its trained, or reparameterised, matrices."""
+        """The transformer with full matrices, before any reparameterisation."""
         attention_alone = self.model == "attention"
         gamma = self.gamma
         if isinstance(gamma, str):
-            # "best", or "trained", for which this value is not used.
+            # The value for "best". For "trained" it has no effect.
             gamma = estimated_gamma(self.task, self.data)
         scale = self.scale
         if scale is None:
@@ -239,11 +239,11 @@ class Training(Family):
 
     def risk(self) -> Risk:
         """Return the risk over the trained parameters."""
-        risk = self._from_scale()
+        risk = self._with_default_start()
         return risk if self.start is None else with_start(risk, self.start)
 
-    def _from_scale(self) -> Risk:
-        """Return the risk from the random start whose size is ``scale``.
+    def _with_default_start(self) -> Risk:
+        """Return the risk with the random start whose size is ``scale``.
 
         The reparameterised model starts from zero.
         """
@@ -259,7 +259,7 @@ class Training(Family):
         return reparameterised(self.transformer, gamma, v)
 
     def describe(self, run: Trajectory) -> None:
-        """Describe how the model does on test sentences at the end."""
+        """Add notes on how the model does on test sentences at the end of a run."""
         # The last of the values that `TransformerRisk.observe` measures, by name.
         last = {name: float(values[-1]) for name, values in run.observed.items()}
         losses = f"{last['seen_loss']:.3g} (seen outputs)"
@@ -292,7 +292,7 @@ class Training(Family):
 
 
 class Observed(NamedTuple):
-    """Saved steps of a run, (T,), and observed values there, by name, (T,) each."""
+    """T saved steps of a run, (T,), and values observed at them, by name, (T,) each."""
 
     t: NDArray[np.int64]
     values: Mapping[str, Array]
@@ -319,7 +319,7 @@ def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed
 
 
 def _observed(problem: Training) -> Observed:
-    """Train a model, and return what was observed."""
+    """Train a model, and return the values observed along the run."""
     # The matrices are too small for several threads.
     with threadpool_limits(limits=1):
         run = problem.simulate()

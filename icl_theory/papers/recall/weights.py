@@ -1,9 +1,9 @@
 """Value and feed-forward matrices: two published ways to write the same transformer.
 
-A word x has two embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before
-another one. The embeddings are unit vectors, with a 1 at the places x and V + x. τ is
-the noise word, q a trigger, v the scale of the values 𝒱, W the attention matrix, and F
-the feed-forward matrix.
+A word x, 0 to V - 1, has two embeddings. E(x) stands for x itself, and Ẽ(x) for x as
+the word before another one. The embeddings are unit vectors with 2V entries: E(x) has
+its 1 at entry x, and Ẽ(x) at entry V + x. τ is the noise word, q a trigger, v the scale
+of the values 𝒱, W the attention matrix, and F the feed-forward matrix.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
         )
     if weights == "projection":
         return
-    # With "identity" and noise, W has the term -E(τ), which cancels the score of τ
-    # after the trigger. It lowers the score of τ everywhere, but in planted sentences τ
-    # occurs nowhere else.
+    # With "identity" and noise, W has the factor Ẽ(q) - E(τ). Here -E(τ) cancels the
+    # score of τ after the trigger. It lowers the score of τ everywhere, but in planted
+    # sentences τ occurs nowhere else.
     if noisy and task.law != "planted":
         raise argument_error(
             "weights",
             weights,
             "'projection' with noise and law = 'markov': -E(τ) in W repels all noise",
         )
-    # Without noise W lacks this term, so that τ must not follow a trigger.
+    # Without noise W lacks the term -E(τ), so that τ must not follow a trigger.
     if not noisy and any(law.noise_mean for law in task.counts):
         raise argument_error(
             "counts",
@@ -65,7 +65,7 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     E(q) + \tilde E(q))^\top`. Without noise F = 0.
     """
     V = task.V
-    q = task.triggers
+    q = task.triggers  # all triggers, (Q,)
     tau = task.noise_word
     value = np.eye(2 * V)
     feed_forward = np.zeros((2 * V, 2 * V))
@@ -82,11 +82,12 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 
 
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
-    """Return the log-odds of noise: those in ``data``, or without data the task's.
+    """Return the log-odds of noise among the answers of ``data``.
 
-    If the task has no noise, the log-odds have no effect, and are 0. Answers are noise
-    or outputs. If one kind does not occur in the sentences, it counts as half an
-    answer, so that the log-odds are finite.
+    Without data they are the log-odds ln(α/(1 - α)) of the task. If the task has no
+    noise, they have no effect, and the result is 0. Answers are noise or outputs. If
+    one kind does not occur in the sentences, it counts as half an answer, so that the
+    log-odds are finite.
     """
     if not task.alpha:
         return 0.0

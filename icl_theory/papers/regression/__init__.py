@@ -1,4 +1,4 @@
-"""In-context nonlinear regression: its theorems, rows that test them, and figures."""
+"""In-context nonlinear regression: theorems, tests of the statements, and figures."""
 
 from icl_theory._names import attach as _attach
 

@@ -9,10 +9,11 @@ the same learning rate.
 
 Top and middle: cosines of random frequency with a small and a large Lipschitz constant.
 The block first learns to predict without attending. Then it attends to the query's
-feature, the target. The one-matrix model does so after a third to a fifth of the steps.
+feature, the target. The one-matrix model attends to the target after a third to a fifth
+of these steps.
 Bottom: cosines of one frequency. The value of such a cosine at a feature is a multiple
 of a weighted mean of its values at other features. Under gradient descent the layers
-after the attention supply the factor, and the loss falls without attention on the
+after the attention supply this factor, and the loss falls without attention on the
 target; other optimisers, such as Adam, end with more attention on the target.
 "Attention alone" is the loss that the block's attention would have in the one-matrix
 model.
@@ -27,6 +28,7 @@ from icl_theory.cli.figures import script
 from icl_theory.regression.tasks import RandomCosine, RandomFourier, Task
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 40, "K": 4, "N": 20}
 
 
@@ -44,8 +46,9 @@ def figure(
 ) -> Figure:
     """Draw the loss beside the attention, with a row of panels for each law of tasks.
 
-    ``flat`` and ``sharp`` are the Lipschitz constants of the laws. The block is trained
-    on ``batch`` prompts of N tokens a step.
+    ``flat`` and ``sharp`` are the Lipschitz constants of the laws, and ``delta`` is the
+    distance between any two of the K features. The block is trained on ``batch``
+    prompts of N tokens a step.
     """
     features = icl.Features.simplex(K, delta)
     laws: dict[str, Task] = {
@@ -58,7 +61,8 @@ def figure(
         data = icl.SampledRisk(features, task, N, batch, seed)
         block_risk = icl.regression.BlockRisk(data, seed=seed)
         block_run = icl.descend(block_risk, eta, steps=steps)
-        # The one-matrix model trains the matrix Q of keys and queries.
+        # The one-matrix model trains the matrix Q of keys and queries. The scores are
+        # XQXᵀ, with the features as the rows of X.
         matrix_risk = icl.in_coordinates(
             icl.PopulationRisk(features, task, N), "embedding", features.vectors
         )
@@ -103,10 +107,11 @@ def _attention_curves(
 ) -> list[Curve]:
     """Return the attention on the target and on other features.
 
-    The curves are means over the queries. The band of the first one contains all
-    queries.
+    The curves are means over the queries. The band around the first curve contains the
+    curves of all queries.
     """
-    target = run.attention  # (T, K)
+    # The attention of each query on its own feature at each saved step, (T, K)
+    target = run.attention
     mean = target.mean(axis=1)
     # The mean attention on another feature: attention sums to 1 over the K features.
     others = (1.0 - mean) / (K - 1)

@@ -20,6 +20,7 @@ from icl_theory.cli.figures import script
 from icl_theory.engine.pullback import core_params
 from icl_theory.results.plots import draw_maps
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": (10, 100), "K": 4, "N": 20}
 
 
@@ -36,8 +37,10 @@ def figure(
 ) -> Figure:
     """Draw a row of maps for each law of tasks.
 
-    A row has the maps of the block at all steps, and then the map of the one-matrix
-    model. The block is trained on ``batch`` prompts of N tokens a step.
+    A row has the maps of the block at all ``steps``, and then the map of the one-matrix
+    model. L is the Lipschitz constant of the laws, and ``delta`` the distance between
+    any two of the K features. The block is trained on ``batch`` prompts of N tokens a
+    step.
     """
     features = icl.Features.simplex(K, delta)
     rows = {}
@@ -49,13 +52,15 @@ def figure(
         block_run = icl.descend(
             icl.regression.BlockRisk(data, seed=seed), eta, steps=max(steps)
         )
-        over_scores = icl.PopulationRisk(features, task, N)
-        over_matrix = icl.in_coordinates(over_scores, "embedding", features.vectors)
-        matrix_run = icl.descend(over_matrix, eta, steps=max(steps), method="auto")
-        # The scores of each feature for each query, from the trained matrix Q.
-        scores = core_params(over_matrix, matrix_run.params)
+        # The one-matrix model trains the matrix Q of keys and queries. The scores are
+        # XQXᵀ, with the features as the rows of X.
+        score_risk = icl.PopulationRisk(features, task, N)
+        matrix_risk = icl.in_coordinates(score_risk, "embedding", features.vectors)
+        matrix_run = icl.descend(matrix_risk, eta, steps=max(steps), method="auto")
+        # The scores of each feature (row) for each query (column), from the trained Q.
+        scores = core_params(matrix_risk, matrix_run.params)
         block_maps = [block_run.at(step).observed["attention_map"] for step in steps]
-        rows[f"{name} frequency"] = [*block_maps, over_scores.attention(scores)]
+        rows[f"{name} frequency"] = [*block_maps, score_risk.attention(scores)]
     titles = [f"step {step:,}" for step in steps]
     return draw_maps(rows, [*titles, "one matrix"])
 

@@ -2,11 +2,12 @@
 Class, embedding and factored coordinates
 =========================================
 
-The same loss is trained in three ways: over the class scores S, which are one number
-for each pair of features, over the matrix Q in S = XQXᵀ, and over the factors of
-Q = W_KᵀW_Q, which start small and random. On a simplex with gap Δ a step on Q is worth
-Δ⁴/4 steps on S. In these units (right) the first two curves coincide. The factors start
-near a saddle and leave it late, but then they reach the loss ε before the other two.
+The same loss is trained in three ways: over the scores S of all pairs of features
+("class"), over the matrix Q in S = XQXᵀ, with the features as the rows of X
+("embedding"), and over the factors of Q = W_KᵀW_Q, which start small and random
+("factored"). If any two features have the distance Δ, a step on Q is worth Δ⁴/4 steps
+on S. In these units (right) the first two curves coincide. The factors start near a
+saddle and leave it late, but then they reach the loss ε before the other two.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"K": 4, "epsilon": 1e-2}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "regression?L=2&delta=1&eta=0.25&K=10&epsilon=0.001&t=100"
 
 
@@ -29,18 +32,18 @@ def figure(
     K: int = 10,
     epsilon: float = 1e-3,
 ) -> Figure:
-    """Draw the losses against steps, and against steps rescaled to class scores."""
+    """Draw the losses against steps, and against the steps on S that they are worth."""
     runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
-    # For each kind of coordinates: how many steps on class scores one step is worth.
-    # For the factors of Q = W_KᵀW_Q there is no such number, and the number for Q is
-    # used.
-    worth = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
+    # How many steps on the scores S a step on Q is worth. A step on the factors of
+    # Q = W_KᵀW_Q is worth no fixed number of steps. Their curve gets the number for Q.
+    step_on_q = delta**4 / 4.0
+    worth_of_step = {"class": 1.0, "embedding": step_on_q, "factored": step_on_q}
     style = {"class": "-", "embedding": "--", "factored": "-"}
     losses = [
         Curve(name, run.t, run.loss, style=style[name]) for name, run in runs.items()
     ]
     scaled = [
-        Curve(name, run.t * worth[name], run.loss, style=style[name])
+        Curve(name, run.t * worth_of_step[name], run.loss, style=style[name])
         for name, run in runs.items()
     ]
     return draw_panels(

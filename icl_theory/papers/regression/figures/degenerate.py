@@ -3,13 +3,13 @@ A degenerate task
 =================
 
 Consider functions with the value L on one of two fixed halves of the features and -L on
-the other, an example from a public review of the regression paper (ICLR 2026, Reviewer
-3). Each of them is 2L/Δ-Lipschitz and meets the paper's condition against degenerate
-functions. But two features of the same half always have the same value, so that the
-constant c_k in the lower bound of Lemma 1 is 0. The loss goes to zero like the loss of
-two features. The attention on the target, the query's feature, stops at 2/K, because
-the K/2 features of a half share it equally. The lower bound, and Proposition 1 with it,
-therefore need c_k > 0.
+the other half, an example from a public review of the regression paper (ICLR 2026,
+Reviewer 3). Each of them is 2L/Δ-Lipschitz and meets the paper's condition against
+degenerate functions. But two features of the same half always have the same value, so
+that the constant c_k in the lower bound of Lemma 1 is 0. The loss goes to zero like the
+loss of two features. The attention on the target, the query's feature, stops at 2/K,
+because the K/2 features of a half share the attention equally. The lower bound, and
+Proposition 1 with it, therefore need c_k > 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 1000}
 
 
@@ -34,7 +35,7 @@ def figure(
     """Draw loss and attention of the degenerate task, and of an exchangeable task."""
     features = icl.Features.simplex(K, delta)
     losses = []
-    attention = []
+    attention = []  # on the query's own feature, the mean over the queries
     for name, task, colour in (
         ("exchangeable", icl.tasks.Exchangeable(L), BLUE),
         ("two halves", icl.tasks.Halfspace(L), RED),

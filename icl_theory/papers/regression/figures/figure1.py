@@ -8,7 +8,7 @@ on fresh prompts: the mean over independent runs, and two standard errors. The s
 areas are the phases for long prompts (N = ∞), and the last phase ends at the loss ε. In
 the white area after the phases, training goes on beyond ε.
 
-The length of the features is chosen such that the phases ω·x_k are K equally spaced
+The length of the features is chosen such that the angles ω·x_k are K equally spaced
 points of a circle. By this symmetry all queries have the same loss and attention, and
 the curves show their mean.
 """
@@ -23,9 +23,11 @@ from icl_theory.cli.figures import script
 from icl_theory.engine import Phases
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"K": 6, "runs": 2, "batch": 32, "N": 20}
-# The explorer has exchangeable tasks. At this L they have the mean variogram of the
-# cosines with the large Lipschitz constant.
+# The nearest setting in the explorer, to which the gallery of figures links. The
+# explorer has exchangeable tasks. At this L they have the mean variogram of the cosines
+# with the large Lipschitz constant.
 EXPLORER = "regression?L=5.27&K=10&eta=1&epsilon=0.01&t=10"
 
 
@@ -80,7 +82,7 @@ def _loss_panel(
     phases: Phases | None,
     levels: dict[str, float],
 ) -> Panel:
-    """Return the panel of the exact loss, and of the mean loss of sampled runs.
+    """Return the panel of the loss: of the exact run, and the mean of the sampled ones.
 
     ``phases`` are shaded, and ``levels`` are horizontal lines by name.
     """
@@ -105,6 +107,8 @@ def _attention_panel(
     ``phases`` are shaded.
     """
     sampled_steps = sampled[0].t
+    # A sampled run has the mean attention of its queries on the target, (T,). The exact
+    # run has the attention of each query, (T, K).
     sampled_attention = [run.attention for run in sampled]
     target = exact.attention.mean(axis=1)
     # The mean attention on another feature: attention sums to 1 over the K features.

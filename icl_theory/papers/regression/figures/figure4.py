@@ -7,7 +7,7 @@ features. Lines show gradient descent on the exact loss of infinitely long promp
 Dashes show a sampled trainer on fresh prompts of N tokens: its loss on other prompts,
 as the mean over independent runs with two standard errors. Dotted lines show the
 floors, the lowest losses that any parameters have for N = ∞. L is the root mean square
-gradient of the polynomials. We chose all values.
+gradient of the polynomials. We chose the values of all parameters.
 
 The losses of the flat and the sharp regime are one curve at two scales of loss and time
 (lower left, for the largest L of each regime). With a larger L training ends sooner,
@@ -29,6 +29,7 @@ from icl_theory._validate import Array
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, CYCLE, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"runs": 2, "N": 20, "steps": (60, 20), "test": 200}
 
 
@@ -49,24 +50,25 @@ def figure(
     """Draw losses in both regimes, then rescaled to coincide, then the excess.
 
     ``flat`` and ``sharp`` have the L of each regime, and ``steps`` the number of steps
-    in each. ``curved`` is the share of the quadratic part in L². Each of the ``runs``
-    sampled trainers takes ``batch`` prompts of N tokens a step, and is tested on
-    ``test`` prompts. The tail is compared with the tail for ``K`` features.
+    in each. Inputs have ``d`` dimensions, and ``curved`` is the share of the quadratic
+    part of the polynomials in L². Each of the ``runs`` sampled trainers takes ``batch``
+    prompts of N tokens a step, and is tested on ``test`` prompts. The tail is compared
+    with the tail for ``K`` features.
     """
     sampling = Sampling(N=N, batch=batch, test=test, runs=runs, eta=eta)
     panels = []
     scaled = []
-    for name, constants, last in zip(
+    for name, constants, last_step in zip(
         ("flat", "sharp"), (flat, sharp), steps, strict=True
     ):
         curves = []
-        # The first colour is black. The cycle has more colours than are needed.
+        # Leave out the first colour, black. The cycle has more colours than curves.
         for L, colour in zip(constants, CYCLE[1:], strict=False):
             law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
-            losses = _losses(law, sampling, last)
-            curves += _loss_curves(losses, L, colour, last)
-        # The rescaled curves coincide. The curves of the last L, which is the largest
-        # one of the regime, stand for all.
+            losses = _losses(law, sampling, last_step)
+            curves += _loss_curves(losses, L, colour, last_step)
+        # The rescaled curves of a regime coincide. The curves of the last L, which is
+        # the largest one of the regime, stand for all.
         is_sharp = name == "sharp"
         scaled += _scaled_curves(losses, L, sampling, is_sharp)
         note = ""
@@ -124,12 +126,14 @@ class Losses(NamedTuple):
     sampled: Curve
 
 
-def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> Losses:
-    """Train on a law up to the step ``last``, and return the losses."""
+def _losses(
+    law: icl.regression.QuadraticLaw, sampling: Sampling, last_step: int
+) -> Losses:
+    """Train on tasks of a law up to ``last_step``, and return the losses."""
     eta = sampling.eta
-    exact = icl.descend(icl.GaussianRisk(law), eta, steps=last)
+    exact = icl.descend(icl.GaussianRisk(law), eta, steps=last_step)
     # The trainers have the seeds from 0 to `runs` - 1, so that this seed draws other
-    # prompts.
+    # prompts. With ``dataset`` these are the same at every evaluation.
     test_seed = sampling.runs
     test_risk = icl.regression.SampledGaussianRisk(
         law, sampling.N, sampling.test, test_seed, dataset=sampling.test
@@ -139,7 +143,7 @@ def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> 
         trainer = icl.regression.SampledGaussianRisk(
             law, sampling.N, sampling.batch, seed
         )
-        run = icl.descend(trainer, eta, steps=last)
+        run = icl.descend(trainer, eta, steps=last_step)
         losses_of_run = []
         for Q in run.states:
             loss, _ = test_risk.evaluate(Q)
@@ -147,7 +151,7 @@ def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> 
         test_losses.append(losses_of_run)
     return Losses(
         # A run ends early if steps no longer change the loss: draw it to the end.
-        exact_steps=np.append(exact.t, last),
+        exact_steps=np.append(exact.t, last_step),
         exact=np.append(exact.loss, exact.loss[-1]),
         floor=exact.floor,
         # All trainers are saved at the same steps.
@@ -155,32 +159,32 @@ def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> 
     )
 
 
-def _loss_curves(losses: Losses, L: float, colour: str, last: int) -> list[Curve]:
-    """Return the curves of one law: exact, sampled, and its floor, to step ``last``."""
+def _loss_curves(losses: Losses, L: float, colour: str, last_step: int) -> list[Curve]:
+    """Return the curves of one law: the exact and the sampled loss, and the floor."""
     floor = [losses.floor, losses.floor]
     return [
         Curve(f"$L = {L:g}$", losses.exact_steps, losses.exact, colour=colour),
         replace(losses.sampled, colour=colour),
-        Curve("", [0, last], floor, style=":", colour=colour),
+        Curve("", [0, last_step], floor, style=":", colour=colour),
     ]
 
 
 def _scaled_curves(
     losses: Losses, L: float, sampling: Sampling, is_sharp: bool
 ) -> list[Curve]:
-    """Return the loss divided by L², against ηL² times the step.
+    """Return curves of the loss divided by L², against ηL² times the step.
 
     Exact losses are a line in the sharp regime, and dots in the flat one, so that both
     can be seen where they coincide.
     """
     time_per_step = sampling.eta * L**2
+    # All curves leave out step 0, because time 0 has no place on a logarithmic axis.
     count = len(losses.exact)
     if is_sharp:
         colour = RED
         style = "-"
         exact_label = "sharp, exact"
         sampled_label = f"sharp, $N = {sampling.N}$"
-        # Step 0 has no place on a logarithmic axis.
         shown = np.arange(1, count)
     else:
         colour = BLUE
@@ -228,13 +232,13 @@ def _tail_curves(law: icl.regression.QuadraticLaw, K: int) -> list[Curve]:
         (finite, finite_excess, f"$K = {K}$", RED),
     ):
         relative_excess = excess / (run.loss[0] - run.floor)
-        # The first saved step with half of the excess. A run that does not fall that
-        # far is drawn over its own length.
+        # The first saved step with at most half of the initial excess. A run that does
+        # not fall that far is drawn over its own length, at least one step.
         half_life = max(run.t[-1], 1)
         has_halved = relative_excess <= 0.5
         if has_halved.any():
             half_life = run.t[has_halved][0]
-        # Step 0 has no place on a logarithmic axis.
+        # Time 0 has no place on a logarithmic axis.
         t = run.t[1:] / half_life
         curves.append(Curve(label, t, relative_excess[1:], colour=colour))
     return curves

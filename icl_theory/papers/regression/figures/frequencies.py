@@ -2,10 +2,10 @@
 Features that are not equally frequent
 ======================================
 
-Gradient descent on the exact population loss, where feature m appears with probability
-proportional to 1/m, both in the prompts and as the query. Each query goes through the
-phases at its own time, and rare queries go through them late. The loss ends on the same
-tail, (K−1)/(4ηt), as with equal frequencies.
+Gradient descent on the exact population loss, where feature m = 1, ..., K appears with
+a probability proportional to 1/m, both in the prompts and as the query. Each query goes
+through the phases at its own time, and rare queries go through them late. The loss ends
+on the same tail, (K−1)/(4ηt), as with equal frequencies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"K": 5, "steps": 10**3}
 
 
@@ -31,8 +32,8 @@ def figure(
 ) -> Figure:
     """Draw the losses with equal and unequal frequencies, and the attention of queries.
 
-    Unequal frequencies are p_m ∝ m^-``power``. The attention is drawn for some queries
-    with these frequencies.
+    Unequal frequencies are p_m ∝ m^-``power``. The attention is drawn for some of the
+    queries with these frequencies. ``delta`` is the distance between any two features.
     """
     weights = np.arange(1.0, K + 1.0) ** -power
     equal = np.full(K, 1.0 / K)
@@ -53,7 +54,7 @@ def figure(
         Curve("equal", runs["equal"].t, runs["equal"].loss, colour=RED),
         Curve("tail law", late_t, tail_law, style="--", colour=BLACK),
     ]
-    # About five queries, from the most frequent to the rarest, counted from 0.
+    # At most five queries, from the most frequent to the rarest, counted from 0.
     shown_queries = np.unique(np.geomspace(1, K, 5).astype(int)) - 1
     attention = [
         Curve(f"$p = {unequal[k]:.2f}$", t, runs["unequal"].attention[:, k])

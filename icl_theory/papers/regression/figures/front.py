@@ -4,11 +4,11 @@ In one picture: how long attention takes to learn
 
 Left, the loss of three runs that differ in the Lipschitz constant L alone. A black dot
 marks the step at which the loss reaches ε. Right, the number of steps to ε for every L;
-there the dots are the three runs. Left of the threshold L* (flat) the loss reaches ε
-while attention is still being learnt, which takes a time like 1/L². Right of L* (sharp)
-attention is learnt early, and most steps go into a tail that does not depend on L, in
-which the loss falls like 1/t. Steps are counted in closed form, and none of them is
-taken.
+there the coloured dots are the three runs. Left of the threshold L* (flat) the loss
+reaches ε while attention is still being learnt, which takes a time proportional to
+1/L². Right of L* (sharp) attention is learnt early, and most steps go into a tail, in
+which the loss falls like 1/t and which does not depend on L. Steps are counted in
+closed form, and none of them is taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 40}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "regression?L=2&delta=1&eta=4&K=1000&epsilon=0.000001&t=100000"
 
 
@@ -40,7 +42,9 @@ def figure(
     runs = [
         icl.simulate(lipschitz, delta, eta, K=K, epsilon=epsilon) for lipschitz in L
     ]
-    colours = list(itertools.islice(itertools.cycle((BLUE, GREEN, RED)), len(L)))
+    # The colours repeat if there are more than three runs.
+    cycle = itertools.cycle((BLUE, GREEN, RED))
+    colours = list(itertools.islice(cycle, len(L)))
     losses = [
         Curve(f"$L = {lipschitz:g}$", run.t, run.loss, colour=colour)
         for lipschitz, run, colour in zip(L, runs, colours, strict=True)
@@ -71,7 +75,7 @@ def figure(
     drawn = draw_panels([loss_panel, steps_panel], columns=2, size=(4.2, 2.9))
     left, right, *_ = drawn.axes
     for lipschitz, run, colour in zip(L, runs, colours, strict=True):
-        # The end of each run, at ε. Clipping would cut dots at the edge.
+        # The end of the run, at ε. Clipping would cut dots at the edge of the axes.
         left.plot(
             run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
         )

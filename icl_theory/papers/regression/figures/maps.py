@@ -20,7 +20,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import draw_maps
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"K": 6}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "regression?L=2&delta=1&K=12&eta=1&t=1000"
 
 
@@ -37,7 +39,8 @@ def figure(
 ) -> Figure:
     """Draw attention maps at the steps, in one row for each Lipschitz constant.
 
-    The K features are random points in ``dimension`` dimensions.
+    The K features are random points in ``dimension`` dimensions, with the smallest
+    distance ``delta``.
     """
     rows = attention(flat, sharp, K, dimension, delta, eta, seed, steps)
     return draw_maps(rows, [f"step {step:,}" for step in steps])
@@ -55,7 +58,8 @@ def attention(
 ) -> dict[str, list[Any]]:
     """Return the maps at the steps, for each Lipschitz constant.
 
-    `icl_theory.figures.animate` calls this function, too, with many more steps.
+    The parameters are the same as for ``figure``. `icl_theory.figures.animate` calls
+    this function, too, with many more steps.
     """
     features = icl.Features.random(K, dimension, delta, seed)
     rows = {}

@@ -23,8 +23,9 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, RED, new_figure
 from icl_theory.results.plots.style import styled
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 100}
-# The size of a box in a column of width 1.
+# The size of a box, in units of the axes. A column is 1 wide.
 BOX_WIDTH = 0.9
 BOX_HEIGHT = 0.7
 
@@ -48,12 +49,15 @@ def figure(
     query = 1 % K  # counted from 0
     rng.shuffle(tokens)
     labels = values[tokens]
+    # A state has the score of each feature (row) for each query (column).
     scores_before = run.states[0][tokens, query]
     scores_after = run.states[-1][tokens, query]
     # In the figure features count from 1.
     words = [f"$v_{token + 1}$\n{values[token]:+.1f}" for token in tokens]
     token_colours = [BLUE if token == query else "0.9" for token in tokens]
     with styled():
+        # The size is in inches. `returned` keeps a notebook from showing the figure
+        # twice.
         drawn = new_figure(8.0, 4.2, returned=True)
         # In these axes a column, one for each token, is 1 wide. Heights are chosen so
         # that the rows do not touch.
@@ -126,7 +130,8 @@ def _row(
 ) -> None:
     """Draw a row of boxes with words in them, and the name of the row on its left.
 
-    ``bottom`` is the height of the row, and a box is one column wide.
+    ``bottom`` is the height at which the boxes begin. They are in the columns from
+    ``first_column`` on. A colour such as "0.9" is a grey.
     """
     middle_height = bottom + 0.5 * BOX_HEIGHT
     ax.text(first_column - 0.2, middle_height, name, ha="right", va="center")

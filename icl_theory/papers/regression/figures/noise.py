@@ -21,6 +21,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 3000}
 
 
@@ -36,7 +37,8 @@ def figure(
 ) -> Figure:
     """Draw the loss above the floor, and the attention, for each of ``noises``.
 
-    The ``noises`` are standard deviations of the label noise.
+    The ``noises`` are standard deviations σ of the label noise. L is the Lipschitz
+    constant, and ``delta`` the distance between any two of the K features.
     """
     losses = []
     attention = []
@@ -47,7 +49,8 @@ def figure(
         risk = icl.ExchangeableRisk(K, gamma, N=N, noise=noise)
         run = icl.descend(risk, eta, steps=steps)
         excess = run.loss - run.floor
-        # Smaller differences of two losses are rounding. NaN is not drawn.
+        # A difference of losses that is smaller than this is rounding. NaN is not
+        # drawn.
         excess[excess < 1e-14 * run.loss[0]] = np.nan
         losses.append(Curve(label, run.t, excess, style=style))
         attention.append(Curve(label, run.t, run.attention, style=style))

@@ -28,7 +28,9 @@ from icl_theory.results.plots import (
 )
 
 COLUMN = (3.39, 2.6)  # inches; a journal column is 8.6 cm wide
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 2000, "K": 5}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "regression?L=2&K=10&eta=0.1&epsilon=0.000001&t=100000"
 
 
@@ -59,9 +61,9 @@ def figure(
         "AdamW": (AdamW(beta2=beta2, weight_decay=weight_decay), eta_adam, GREEN, "--"),
     }
     curves = []
-    for name, (rule, rate, colour, style) in rules.items():
-        # Runs take all steps, even if the loss no longer falls.
-        run = icl.descend(risk, rate, steps=steps, rule=rule, give_up=False)
+    for name, (rule, learning_rate, colour, style) in rules.items():
+        # With `give_up=False` a run takes all steps, even if the loss no longer falls.
+        run = icl.descend(risk, learning_rate, steps=steps, rule=rule, give_up=False)
         curves.append(Curve(name, run.t, run.loss, style=style, colour=colour))
     return draw_panels([Panel(curves, "step", "loss")], size=COLUMN)
 

@@ -3,11 +3,11 @@ Does off-target attention oscillate?
 ====================================
 
 Attention of one query on the other features, on long prompts, while the scores are
-trained in three ways. Left and middle: exact descent, on long prompts, and on short
-prompts with label noise. At this learning rate some curves turn once or a few times,
-and none continues to oscillate. Right: stochastic descent on a few prompts per step.
-Because of the noise of the prompts, every curve turns at almost every step, and moves
-around the exact curve (dotted).
+trained in three ways. Left: exact descent on long prompts. Middle: exact descent on
+short prompts with label noise. At this learning rate some of these curves turn once or
+a few times, and none continues to oscillate. Right: stochastic descent on a batch of
+short prompts per step. Because the prompts are random, every curve turns at almost
+every step, and moves around the exact curve (dotted).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.phases import run_states
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 100, "N": 5}
 
 
@@ -57,7 +58,7 @@ def figure(
             features, law, N, batch, seed, every_query=False
         ),
     }
-    query = query % K  # for a K that is smaller than the number of the query
+    query = query % K  # K may be smaller than the number of the query
 
     def attention_along(risk: icl.Risk) -> Array:
         """Attention of the query, on long prompts, at every step, (steps + 1, K)."""
@@ -79,10 +80,10 @@ def figure(
 
 def _coloured(attention: Array, query: int) -> list[Curve]:
     """Return a named curve for each feature but the query's."""
-    states, K = attention.shape  # the states of the steps 0, 1, ...
+    count, K = attention.shape  # number of states, one for each step 0, 1, ...
     other_features = np.delete(np.arange(K), query)
     return [
-        Curve(f"feature {m + 1}", np.arange(states), attention[:, m], colour=colour)
+        Curve(f"feature {m + 1}", np.arange(count), attention[:, m], colour=colour)
         # The colours repeat if there are more features.
         for m, colour in zip(other_features, itertools.cycle(CYCLE))
     ]
@@ -90,9 +91,9 @@ def _coloured(attention: Array, query: int) -> list[Curve]:
 
 def _dotted(attention: Array, query: int) -> list[Curve]:
     """Return a dotted curve without a name for each feature but the query's."""
-    states, K = attention.shape
+    count, K = attention.shape
     return [
-        Curve("", np.arange(states), attention[:, m], style=":", colour="0.4")
+        Curve("", np.arange(count), attention[:, m], style=":", colour="0.4")
         for m in np.delete(np.arange(K), query)
     ]
 

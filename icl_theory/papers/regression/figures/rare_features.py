@@ -2,12 +2,12 @@
 Four phases of a rare query
 ===========================
 
-One feature is in half of all tokens, all others are rare. Above: the attention of a
-query of a rare feature. Below: the query's scores, divided by ln K. Dotted lines are
-the ends of its first three phases. The first phase ends when the score of the dominant
-feature has fallen to -0.49 ln K, the second when the query's own feature has as much
-attention as the dominant one, and the third when its own feature has half of the
-attention. In the fourth phase the loss converges.
+Half of all tokens have the same feature, the dominant one; all other features are rare.
+Above: the attention of a query of a rare feature. Below: the query's scores, divided by
+ln K. Dotted lines are the ends of its first three phases. The first phase ends when the
+score of the dominant feature has fallen to -0.49 ln K, the second when the query's own
+feature has as much attention as the dominant one, and the third when its own feature
+has half of the attention. In the fourth phase the loss converges.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from icl_theory.cli.figures import script
 from icl_theory.engine.trajectory import State
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"K": 50}
-# There are two groups of features: the dominant feature alone, and all rare ones. The
-# curves are for a query of the second group, which has this index.
+# There are two groups of features: the dominant feature alone, with the index 0, and
+# all rare features, with this index. The curves are for a query of the second group.
 RARE = 1
-# Scores and attention of a query are in this order, with these names in the legend.
+# The scores, and the attention, of a query are in this order. The legend has the names.
 NAMES = ("own feature", "dominant feature", "all others")
 OWN, DOMINANT = 0, 1
 # The score of the dominant feature falls to about -½ ln K, where the query's own
@@ -47,7 +48,7 @@ def figure(
     """
     problem = icl.regression.GroupedRegression(
         L=1.0,
-        delta=math.sqrt(2.0),
+        delta=math.sqrt(2.0),  # the variogram L²Δ²/2 is 1
         sizes=(1, K - 1),
         shares=(dominant, 1.0 - dominant),
         eta=eta,
@@ -58,7 +59,7 @@ def figure(
     steps = np.linspace(0, int(run.t[-1]), 400).astype(np.int64)
     states = [run.at(step).params for step in steps.tolist()]
     # The attention has a row for each entry of NAMES. The scores, divided by ln K, have
-    # rows for the first two entries.
+    # rows for the first two entries: the scores of all others stay near 0.
     attention = np.transpose([risk.attention(params)[RARE] for params in states])
     scaled_scores = np.transpose([params[RARE, :2] / math.log(K) for params in states])
     # Time in units of K²/η steps.
@@ -78,11 +79,12 @@ def _panel(
 
     Times, and the ``ends`` of phases, are in units of K²/η steps.
     """
-    # There may be fewer rows than names.
+    # Scores have no row for the last name.
     curves = [
         Curve(name, times, curve) for name, curve in zip(NAMES, values, strict=False)
     ]
     limits = (float(values.min()) - 0.05, float(values.max()) + 0.05)
+    # A vertical line at the end of each phase
     curves.extend(
         Curve("", [end, end], limits, style=":", colour="0.6") for end in ends
     )
@@ -105,7 +107,7 @@ def _ends_of_phases(run: icl.Trajectory, risk: Any, K: int) -> list[int]:
         return bool(state.params[RARE, DOMINANT] <= -LEVEL_OF_FALL * math.log(K))
 
     def own_has_overtaken(state: State) -> bool:
-        """Whether the query's feature has as much attention as the dominant one."""
+        """Whether the query's own feature has as much attention as the dominant one."""
         attention = risk.attention(state.params)[RARE]
         return bool(attention[OWN] >= attention[DOMINANT])
 

@@ -20,7 +20,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 10**6}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "regression?L=2&eta=1&epsilon=0.000000001&t=10000000000"
 
 
@@ -32,12 +34,12 @@ def figure(
     for index, (name, risk) in enumerate(_risks(L, seed).items()):
         K = risk.K if isinstance(risk, icl.ExchangeableRisk) else risk.features.K
         run = icl.descend(risk, eta, steps=steps, method="fast")
-        # By the tail law this tends to 1.
+        # By the tail law these numbers tend to 1.
         scaled = run.t * (run.loss - run.floor) * 4.0 * eta / (K - 1)
-        # Once the colours have been used, curves are dashed.
+        # When all colours have been used, they repeat, and curves are dashed.
         style = "-" if index < len(CYCLE) else "--"
-        # A logarithmic axis has no place for step 0, nor for an excess that is lost in
-        # rounding.
+        # A logarithmic axis has no place for the 0 at step 0, nor for an excess that
+        # rounding makes 0 or negative. NaN is not drawn.
         curves.append(
             Curve(name, run.t, np.where(scaled > 0, scaled, math.nan), style=style)
         )

@@ -22,7 +22,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 40}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "regression?L=0.02&delta=1&eta=0.01&K=1000&epsilon=0.000001&t=100000000"
 
 
@@ -37,7 +39,7 @@ def figure(
 ) -> Figure:
     """Draw the number of steps, and below it the exponent d ln T/d ln L.
 
-    The steps are for K features, and the exponents also for ``few``.
+    The steps are for K features, and the exponents also for ``few`` features.
     """
     # At this L the loss at the start, ¼L²Δ²(K-1)/K, is ε. Begin just above it.
     lowest = np.sqrt(4.0 * epsilon * K / (K - 1)) / delta
@@ -103,7 +105,7 @@ def _mark_transition(upper: Any, lower: Any, half_way: float, crossover: float) 
     for ax in (upper, lower):
         ax.axvline(half_way, color="0.3", linestyle=":", linewidth=1.0)
         ax.axvline(crossover, color="0.3", linestyle="-.", linewidth=1.0)
-    # Heights are relative to the axes, so that 1.02 is just above them.
+    # Heights are relative to the axes, whose top is at 1.
     transform = upper.get_xaxis_transform()
     half_way_name = "$L_{1/2}$: exponent $-1$ "
     upper.text(half_way, 1.02, half_way_name, transform=transform, ha="right")

@@ -6,8 +6,8 @@ Attention is trained on random cosines over features on a line, and then predict
 zigzag, which is neither a cosine nor a sum of the cosines of training. The prediction
 at each query is the mean of the function, weighted by the attention. Training sharpens
 the attention, and the prediction approaches the function. The band is certified
-(Proposition 1): no L-Lipschitz function is predicted with a larger error than L Σ
-Attn_m ‖v_m − v_k‖.
+(Proposition 1): the prediction of an L-Lipschitz function at the query v_k has at
+most the error L Σ_m Attn_m ‖v_m − v_k‖, with the attention Attn_m on the feature v_m.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": (0, 10, 100, 1000)}
+# The nearest setting in the explorer, to which the gallery of figures links.
 EXPLORER = "regression?L=2&delta=0.5&eta=2&K=12&t=100"
 
 
@@ -44,13 +46,14 @@ def figure(
     # the period. The zigzag is shifted by a tenth of the period, so that the first
     # feature is not at a corner.
     zigzag = L * (np.abs((x / period + 0.1) % 1.0 - 0.5) - 0.25) * period
+    # About three times as high as the zigzag, which leaves room for most of the band.
     limits = (-1.6 * L * period / 2.0, 1.6 * L * period / 2.0)
     run = icl.descend(risk, eta, steps=max(steps), method="fast")
     panels: list[Panel] = []
     for step in steps:
         state = run.at(step)
         attention = risk.attention(state.params)
-        # The certified bound L Σ Attn_m ‖v_m - v_k‖ for each query k, (K,).
+        # The certified bound L Σ_m Attn_m ‖v_m - v_k‖ for each query k, (K,)
         band = L * np.sum(attention * features.distances, axis=0)
         curves = [
             Curve("function", x, zigzag, zigzag - band, zigzag + band, colour=BLUE),

@@ -14,9 +14,9 @@ from icl_theory.regression.risks.stability import CURVATURE
 def constants() -> dict[str, Any]:
     """Return the numbers that the JavaScript of the panel shares with this package.
 
-    The numbers are the polynomials that expand the Abel function, the longest step for
-    which this expansion is used, and the constant κ of the bound on the curvature. The
-    Abel function counts steps in closed form.
+    The numbers are the coefficients and the number of the polynomials that expand the
+    Abel function, the longest step for which this expansion is used, and the constant κ
+    of the bound on the curvature. The Abel function counts steps in closed form.
     """
     return {
         "quotients": QUOTIENTS,

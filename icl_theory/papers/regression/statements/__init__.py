@@ -21,7 +21,7 @@ from icl_theory.papers.regression.statements.lemmas import ORDERS
 from icl_theory.papers.regression.theorems.checks import check_bounds
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
-# What we reconstructed of a statement, or what others say about it, see `Reading`.
+# Texts for the attribute ``reconstructed`` of several `Reading`s.
 ORDER = (
     "the order of magnitude, from the proofs; its constant is fitted on runs from a"
     " smaller range of parameters"

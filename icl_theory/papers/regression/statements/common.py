@@ -1,11 +1,14 @@
 """Problems and plain iteration, which rows and questions on regression share.
 
+A row is a function that tests a statement of the paper, and a question asks something
+that the paper leaves open.
+
 Letters: there are K features, prompts of N tokens, and scores S_mk of feature m for a
 query k. In the exchangeable class all pairs of features have the variogram γ, and one
 number describes the scores: the gap u between the score of the query's own feature and
 the other scores, which are all equal. The attention on the query's own feature is Attn,
-and 1 - Attn is the deficit. The target loss is ε. At the learning rate η the changes of
-u in a step are in proportion to the step constant c = ηγK/(K-1)², see `iterates`.
+and 1 - Attn is the deficit. The target loss is ε. At the learning rate η the change of
+u in a step is proportional to the step constant c = ηγK/(K-1)², see `iterates`.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from icl_theory.regression import tasks
 from icl_theory.statements.claim import Claim
 
 # The source of a statement. PAPER is for statements of the paper whose formula we
-# reconstructed, and WORDS is for statements that the paper makes in words. The braces
-# are for the place in the paper.
+# reconstructed, and WORDS is for statements that the paper makes in words. The name in
+# the paper, such as "Thm 1", takes the place of the braces.
 PAPER = "paper, {} (reconstructed)"
 WORDS = "paper, {}"
 # Two computations of the same number must agree up to this relative error.
@@ -87,8 +90,9 @@ def random_cases(
 ) -> Iterator[tuple[int, icl.PopulationRisk]]:
     """Yield seeds and random risks.
 
-    Each seed takes the next of the ``sizes`` (K), ``lengths`` (N) and ``noises``, and
-    after the last one the first again.
+    There are ``count`` seeds, from 0 on. Each takes the next of the ``sizes`` (K), of
+    the prompt ``lengths`` (N) and of the ``noises``, and after the last one the first
+    again.
     """
     for seed in range(count):
         K = sizes[seed % len(sizes)]
@@ -130,7 +134,7 @@ def cross_ratios(risk: icl.PopulationRisk, scores: Array) -> Array:
     With the loss ℒ, α_k is the growth -∂ℒ/∂S_kk of the query's own score, and β_mk the
     growth -∂ℒ/∂S_mk of its score of another feature m.
     """
-    growth = risk.growth(scores)
+    growth = risk.growth(scores)  # minus the gradient of the loss, (K, K)
     alpha = np.diagonal(growth)
     # The diagonal is subtracted, so that it does not enter the maximum.
     return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
@@ -164,12 +168,12 @@ def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
 
     The steps are found by plain iteration from the gap u = 0, see `iterates`.
     """
-    counts = []
-    for target_deficit in deficits:
-        # The gap at which 1 - Attn is the deficit: u = ln((K-1)(1-s)/s).
-        gap = math.log(K - 1.0) + math.log1p(-target_deficit) - math.log(target_deficit)
-        counts.append(_first_at_least(iterates(K, c), gap))
-    return counts
+    first_steps = []
+    for s in deficits:
+        # The gap at which the deficit is s: u = ln((K-1)(1-s)/s).
+        gap = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
+        first_steps.append(_first_at_least(iterates(K, c), gap))
+    return first_steps
 
 
 def _first_at_least(sequence: Iterator[float], goal: float) -> int:

@@ -2,16 +2,16 @@
 
 Other rows are on derivatives, reductions, skipped steps and stable rates.
 
-Letters: K features v_m have the smallest distance Δ, called their gap, and the
-probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
+Letters: the K features v_m have the probabilities p_m, and Δ is the smallest distance
+between two of them. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
 tokens, with label noise of standard deviation σ. The score of feature m for a query k
 is S_mk. In the exchangeable class all pairs of features have the variogram γ, which is
 ½ E(f_m - f_j)² = L²Δ²/2, and one number describes the scores: the gap u between the
 score of the query's own feature and all other scores. The attention on the query's own
 feature is a = 1/(1 + (K-1) e^-u), and the deficit is s = 1 - a. A step of descent at
 the learning rate η is u <- u + c a s², with the step constant c = ηγK/(K-1)². The
-function A(u) grows by 1 in each step. For gradient flow a function F takes the place of
-A: at the time t, ct = F(a) - F(1/K). The target loss is ε. Phase I ends at a = ½, Phase
+Abel function A(u) grows by 1 in each step. For gradient flow a function F replaces A:
+at the time t, ct = F(a) - F(1/K). The target loss is ε. Phase I ends at a = ½, Phase
 III is the tail of the loss, and Phase II lies between them.
 
 The docstring of a row is the statement that it tests, unless ``row`` is given a
@@ -82,13 +82,13 @@ def closed_counts(quick: bool) -> Claim:
 
     # The gaps u at up to 40 steps, from the inverse of A and by plain iteration. Both
     # agree to the rounding of long sums, for which 1e-10 is generous.
-    some_steps = np.unique(np.geomspace(1, steps, 40).astype(int))
+    compared_steps = np.unique(np.geomspace(1, steps, 40).astype(int))
     errors = []
     for K, c in itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0)):
-        iterates = common.iterated_gaps(K, c, steps)[some_steps]
-        # `position` returns the gaps u after these numbers of steps, from the inverse
-        # of A.
-        errors.append(off(regression.StepCounter(K, c).position(some_steps), iterates))
+        iterates = common.iterated_gaps(K, c, steps)[compared_steps]
+        # `position` returns gaps u from the inverse of A.
+        from_inverse = regression.StepCounter(K, c).position(compared_steps)
+        errors.append(off(from_inverse, iterates))
     error = max(errors)
     return Claim.of(
         wrong_counts == 0 and wrong_phases == 0 and error <= 1e-10,
@@ -135,7 +135,7 @@ def _counted(rng: np.random.Generator) -> Counted | None:
     if closed.steps is None or closed.steps > 100_000:
         return None
     exact = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, method="exact")
-    c = eta * K / (K - 1.0) ** 2
+    c = eta * K / (K - 1.0) ** 2  # ηγK/(K-1)² with γ = 1
     # The deficits s at the ends of Phases I and II, and at the loss ε.
     deficits = (0.5, regression.tail_start(K), common.deficit(K, gamma, epsilon))
     iterated_ends = common.iterated_steps(K, c, deficits)
@@ -181,8 +181,9 @@ def proved_counts(quick: bool) -> Claim:
                 # One of the saved states is enough: only the proof on the number of
                 # steps is used.
                 proofs.append(icl.certify(run, states=1).named("steps"))
+    # The ball of a number of steps is the range of all integers that it may be. The
+    # error is 0 if this range has one integer, which is the number of the run.
     equal_counts = sum(proof.error == 0.0 for proof in proofs)
-    # The ball of a number of steps is the range of all integers that it may be.
     widest = max(len(proof.ball) for proof in proofs)
     return Claim.of(
         equal_counts == len(proofs),
@@ -281,7 +282,7 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
     crossover = regression.crossover(epsilon, delta=1.0, K=K)
     scaled_times = []
     totals = []
-    other_counts = 0
+    differing_counts = 0
     for product in products.tolist():
         run = icl.simulate(product, delta=1.0, eta=eta, K=K, epsilon=epsilon)
         # The same LΔ with a larger Δ must take the same number of steps.
@@ -293,20 +294,20 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
         # T₁ ηL²Δ²/K², with LΔ as `product`.
         scaled_times.append(end_of_phase_one * eta * (product / K) ** 2)
         totals.append(run.steps)
-        other_counts += wider.steps != run.steps
+        differing_counts += wider.steps != run.steps
     totals_fall = bool(np.all(np.diff(totals) < 0))
     # Phase I is the same in both regimes if these times are equal up to 1 %. At this
     # small η Phase I takes so many steps that rounding their number up changes the
     # times by less than 1 %.
     spread = max(scaled_times) / min(scaled_times)
     return Claim.of(
-        totals_fall and other_counts == 0 and spread < 1.01,
+        totals_fall and differing_counts == 0 and spread < 1.01,
         f"exchangeable tasks in class coordinates, K = {K}, ε = {epsilon:g}, LΔ ="
         f" {products[0]:g}..{products[-1]:g} on both sides of the crossover"
         f" {crossover:.2f}",
         f"T₁ ηL²Δ²/K² = {span(np.array(scaled_times), '.3f')}; totals fall from"
         f" {totals[0]:,} to {totals[-1]:,} steps; runs of one LΔ with other counts:"
-        f" {other_counts}",
+        f" {differing_counts}",
         "holds; L and Δ enter through LΔ alone",
     )
 
@@ -379,14 +380,16 @@ def regimes(quick: bool) -> Claim:
     # Each case is K, ε and L/L*.
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
     # The values of t ε 4η/(K-1), divided by 2.
-    tail_ratios = np.array([_over_tail_ratio(*case) for case in cases])
-    is_beyond = np.array([ratio > 1.0 for _, _, ratio in cases])  # L > L*
+    tail_ratios = np.array([_tail_ratio(*case) for case in cases])
+    # Whether L > L*
+    is_beyond = np.array([over_crossover > 1.0 for _, _, over_crossover in cases])
     wrong = int(sum((tail_ratios < 1.0) != is_beyond))
-    # Then the expansion of L* for many features: the correction must tend to √(2/K).
+    # Then the expansion of L* for many features: the ratio of L* to its leading order,
+    # minus 1, must tend to √(2/K).
     sizes = (20, 1000, 10**6)
     over_leading = []
     for K in sizes:
-        # L* for ε = 1e-3 and Δ = 1; its ratio to the leading order depends on K alone.
+        # The ratio does not depend on ε = 1e-3 and Δ = 1.
         leading = regression.crossover(1e-3, delta=1.0, K=K, leading_order=True)
         over_leading.append(regression.crossover(1e-3, delta=1.0, K=K) / leading)
     corrections = (np.array(over_leading) - 1.0) * np.sqrt(sizes)
@@ -414,7 +417,7 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     """for small ε, runs with small L (flat regime) may need fewer steps than runs with
     large L (sharp regime)
     """
-    sizes = np.geomspace(0.01, 10.0, 7 if quick else 25)
+    L_values = np.geomspace(0.01, 10.0, 7 if quick else 25)
     epsilons = (1e-6, 1e-9, 1e-12)
     # The numbers of cases in which T falls with L at one learning rate for all L, and
     # in which T grows with L at learning rates proportional to 1/L².
@@ -424,16 +427,16 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     for K, epsilon in cases:
         # With Δ = 1 the loss at the start is ¼L²(K-1)/K, nearly ¼L². A run whose target
         # ε is above its first loss takes no steps. The L of such a run is left out.
-        trained_sizes = [L for L in sizes.tolist() if epsilon < 0.25 * L**2]
-        at_one_rate = [_steps(L, 0.01, K, epsilon) for L in trained_sizes]
+        trained_L = [L for L in L_values.tolist() if epsilon < 0.25 * L**2]
+        at_one_rate = [_steps(L, 0.01, K, epsilon) for L in trained_L]
         # Each L gets the same multiple of its guaranteed rate, which falls like 1/L².
-        at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in trained_sizes]
+        at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in trained_L]
         falling_cases += int(np.all(np.diff(at_one_rate) <= 0))
         growing_cases += int(np.all(np.diff(at_own_rates) >= 0))
     return Claim.of(
         falling_cases == growing_cases == len(cases),
         f"{len(cases)} pairs of K = 10, 100, 1000 and ε = {listed(epsilons, '.0e')},"
-        f" {len(sizes)} values of L = 0.01..10, exact counts; η = 0.01, and 0.01/L²",
+        f" {len(L_values)} values of L = 0.01..10, exact counts; η = 0.01, and 0.01/L²",
         f"at one rate T falls with L in {falling_cases} of {len(cases)} pairs; at"
         f" rates as 1/L² it grows with L in {growing_cases}",
         "holds only if the learning rate is chosen in proportion to 1/L²: at one rate"
@@ -451,17 +454,17 @@ def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
     return math.inf if run.steps is None else float(run.steps)
 
 
-def _over_tail_ratio(K: int, epsilon: float, over_crossover: float) -> float:
+def _tail_ratio(K: int, epsilon: float, over_crossover: float) -> float:
     """Return ``t ε 4η/(K-1)`` divided by 2.
 
     Here t is the step at which a run with L/L* = ``over_crossover`` and Δ = 1 reaches
-    ε, by plain iteration. Phase II ends where t times the loss times 4η/(K-1) is 2, so
-    that the run ends in the tail if the result is below 1.
+    ε, by plain iteration. Phase II ends when t times the loss times 4η/(K-1) falls to
+    2, so that the run ends in the tail if the result is below 1.
     """
     c = 0.1
     gamma = 0.5 * (over_crossover * regression.crossover(epsilon, delta=1.0, K=K)) ** 2
     (steps,) = common.iterated_steps(K, c, (common.deficit(K, gamma, epsilon),))
-    # The learning rate with this step constant, c = ηγK/(K-1)².
+    # The learning rate η for which c = ηγK/(K-1)²
     eta = c * (K - 1.0) ** 2 / (K * gamma)
     return steps * epsilon * 4.0 * eta / (K - 1.0) / regression.phases.TAIL_RATIO
 
@@ -507,7 +510,7 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
         crossover = regression.crossover(epsilon_of_run, delta=1.0, K=int(K_of_run))
         by_crossover.append(crossover < L)
     # The run ends in the tail if t ℒ 4η/(K-1), with the loss ℒ = ε at the last step t,
-    # is below its value at the end of Phase II.
+    # is below `TAIL_RATIO`, its value at the end of Phase II.
     ratio_at_end = (
         runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
     )
@@ -574,10 +577,10 @@ def _switches_at_one(imbalance: float) -> bool:
 
     ``imbalance`` is δ.
     """
-    gap = 0.7  # any Δ but 1, which would hide a missing factor
-    product_over_L = gap * imbalance  # LΔδ = 1 at L = 1/(Δδ)
-    below = regression.papers_regime((1 - 1e-9) / product_over_L, gap, imbalance)
-    above = regression.papers_regime((1 + 1e-9) / product_over_L, gap, imbalance)
+    delta = 0.7  # any Δ but 1, which would hide a missing factor
+    product_over_L = delta * imbalance  # LΔδ = 1 at L = 1/(Δδ)
+    below = regression.papers_regime((1 - 1e-9) / product_over_L, delta, imbalance)
+    above = regression.papers_regime((1 + 1e-9) / product_over_L, delta, imbalance)
     return below == "flat" and above == "sharp"
 
 
@@ -620,15 +623,15 @@ def embedding(quick: bool) -> Errors:
     """descent on Q is descent on one number at the rate η Δ⁴/4"""
     steps = 50 if quick else 200
     L, eta = 2.0, 0.3
-    for gap in (0.5, 1.7):  # Δ
-        features = icl.Features.simplex(5, gap)
+    for delta in (0.5, 1.7):
+        features = icl.Features.simplex(5, delta)
         over_scores = icl.PopulationRisk(features, tasks.Exchangeable(L))
         over_q = icl.in_coordinates(over_scores, "embedding", features.vectors)
         run = icl.descend(over_q, eta, steps=steps)
         # `simulate` reduces this problem to the number u, at the rate η Δ⁴/4.
         reduced = icl.simulate(
             L,
-            gap,
+            delta,
             eta,
             K=5,
             coordinates="embedding",
@@ -654,7 +657,7 @@ def tail_law(quick: bool) -> Claim:
     query_ratios = []
     for risk in risks:
         run = icl.descend(risk, eta=1.0, steps=steps, method="flow")
-        ratios.append(_over_tail(run, risk.features.K))
+        ratios.append(_over_tail_law(run, risk.features.K))
         # For each query k, t ℓ_k tends to a limit.
         last_query_losses = run.observed["loss_per_query"][-1]
         limits = np.asarray(regression.tails.tail_limits(risk, eta=1.0))
@@ -680,7 +683,7 @@ def tail_law_finite(quick: bool) -> Claim:
         run = icl.descend(
             icl.ExchangeableRisk(K, gamma=2.0, N=N), eta=1.0, steps=10**8, method="flow"
         )
-        ratios.append(_over_tail(run, K))
+        ratios.append(_over_tail_law(run, K))
     grid = (
         "exchangeable K = 3, 10, at t = 1e8; three features of which one hides another,"
         " without noise and with"
@@ -740,10 +743,10 @@ class Tails(NamedTuple):
         return ", ".join(f"{measured:.2f} ({limit:.4g})" for measured, limit in pairs)
 
 
-def _over_tail(run: icl.Trajectory, K: int) -> float:
-    """Return ``t (ℒ - ℒ_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1.
+def _over_tail_law(run: icl.Trajectory, K: int) -> float:
+    """Return ``t (ℒ - ℒ_∞)`` at the end of a run at η = 1, divided by (K-1)/(4η).
 
-    Here ℒ is the loss and ℒ_∞ its floor.
+    Here ℒ is the loss, ℒ_∞ its floor, and (K-1)/(4η) the limit by the tail law.
     """
     return float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 / (K - 1.0))
 
@@ -780,6 +783,7 @@ def _tails_at(risk: icl.PopulationRisk, time: float) -> Array:
         # A score that is lower by 60 has an attention that is smaller by the factor
         # e^-60, which is below rounding.
         separated[order[1:], k] -= 60.0 * np.cumsum(drifts_apart)
+    # `direct` sums the losses of the queries over all prompts and functions, (K,).
     excess = theorems.direct(risk, scores).loss - theorems.direct(risk, separated).loss
     return np.asarray(time * risk.features.probs * excess)
 
@@ -844,8 +848,9 @@ def _embedded_ratio(risk: icl.PopulationRisk, steps: int) -> float | None:
 def correlated_example() -> icl.PopulationRisk:
     """Return a risk on three features in the plane with negatively correlated errors.
 
-    The errors f_m - f_k of a query k at the two other features m have a negative
-    correlation, so that they cancel in part. The numbers were drawn at random.
+    For a query of the first feature, k = 0, the errors f_m - f_k at the two other
+    features m have the correlation -0.98, so that they cancel in part. The numbers were
+    drawn at random.
     """
     points = np.array(
         [
@@ -984,10 +989,10 @@ def reductions(quick: bool) -> Errors:
     cases = [(math.inf, 0.0), (2.0, 0.0), (5.0, 0.4), (40.0, 0.4)]
     if quick:
         cases = [(math.inf, 0.0), (5.0, 0.4)]
-    compared = []
+    compared_risks = []
     for N, noise in cases:
-        compared += _reductions(N, noise)
-    for seed, (reduced, full, group) in enumerate(compared):
+        compared_risks += _reductions(N, noise)
+    for seed, (reduced, full, group) in enumerate(compared_risks):
         params = np.random.default_rng(seed).normal(size=np.shape(reduced.initial))
         scores = reduced.scores(params)  # all K² scores, (K, K)
         yield reduced.loss(params), full.loss(scores)
@@ -1004,8 +1009,8 @@ def reductions(quick: bool) -> Errors:
         attention = np.atleast_1d(reduced.observe(params)["attention"])
         yield attention[group], np.diagonal(full.attention(scores))
     return (
-        f"{len(compared)} risks of six features: three groups of a random kernel with"
-        " unequal p, and the exchangeable class;"
+        f"{len(compared_risks)} risks of six features: three groups of a random kernel"
+        " with unequal p, and the exchangeable class;"
         f" N = {'5' if quick else '2, 5, 40'}, inf, σ = 0, 0.4"
     )
 
@@ -1117,7 +1122,7 @@ def laws(quick: bool) -> Claim:
     z_of_means.append(_z_of_prompts(features, count, seed=1))
     z = np.concatenate(z_of_means)
     # The limit of |z|. If all laws are right, the probability that any mean exceeds it
-    # is `false_alarm`: each mean, on either side, gets an equal share of it.
+    # is at most `false_alarm`: each mean, on either side, gets an equal share of it.
     limit = -float(ndtri(0.5 * false_alarm / len(z)))
     return Claim.of(
         z.max() <= limit,
@@ -1257,10 +1262,12 @@ class AtBound(NamedTuple):
 def _at_bound(risk: icl.PopulationRisk, seed: int) -> AtBound:
     """Measure the curvature at random scores, and descend at the guaranteed rate."""
     # In the bound, 1/max p takes the place of K if features are not equally frequent.
-    size = 1.0 / float(risk.features.probs.max())
+    effective_K = 1.0 / float(risk.features.probs.max())
     gamma = float(risk.task.variogram(risk.features).max())
-    bound = float(regression.curvature_bound(gamma, size, noise=risk.noise, N=risk.N))
-    rate = float(regression.stable_rate(gamma, size, noise=risk.noise, N=risk.N))
+    bound = float(
+        regression.curvature_bound(gamma, effective_K, noise=risk.noise, N=risk.N)
+    )
+    rate = float(regression.stable_rate(gamma, effective_K, noise=risk.noise, N=risk.N))
     # `sharpness` is the largest eigenvalue of the Hessian.
     curvature = risk.sharpness(random_scores(seed, risk.features.K, size=1.0))
     run = icl.descend(risk, rate, steps=30)

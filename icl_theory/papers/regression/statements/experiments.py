@@ -2,23 +2,33 @@
 
 They concern phases of sampled runs, attention, noise, other functions and the block.
 
-Letters: K features v_m have the smallest distance Δ, called their gap, and the
-probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
-tokens, with label noise of standard deviation σ. The score of feature m for a query k
-is S_mk. The loss is ℒ. The growth of the query's own score is α_k = -∂ℒ/∂S_kk. Another
-score has the growth β_mk = -∂ℒ/∂S_mk. The learning rate is η. The attention on the
-query's own feature is Attn. In the exchangeable class all pairs of features have the
-variogram γ = L²Δ²/2. In this class one number describes the scores: the gap u between
-the score of the query's own feature and all other scores. A step of descent on u has
-the step constant c = ηγK/(K-1)². Training ends at the loss ε, at the time T_ε. Phase I
-ends at Attn = ½, at the time T_I or T₁. Phase III is the tail of the loss, and Phase II
-lies between them.
+Letters: K features v_m have the probabilities p_m. The smallest distance between two
+features is Δ, called their gap. Functions f are L-Lipschitz, with f_m = f(v_m). The
+argument of a family of tasks, as in ``tasks.Linear(2.0)``, is L. A prompt has N tokens,
+with label noise of standard deviation σ. The score of feature m for a query k is S_mk.
+The loss is ℒ. The growth of the query's own score is α_k = -∂ℒ/∂S_kk. Another score has
+the growth β_mk = -∂ℒ/∂S_mk. The learning rate is η. The attention on the query's own
+feature is Attn.
 
-The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
-whether the measurements are as expected, the cases, the measured numbers in words, and
-the verdict. The measure ``off`` is the largest relative difference of two arrays, and
-``apart`` the largest absolute one. ``theorems.direct`` computes losses, slopes and
-attention by sums over all prompts and functions.
+In the exchangeable class all pairs of features have the same variogram
+γ = ½ E(f_m - f_j)², here L²Δ²/2. One number then describes the scores: the gap u
+between the score of the query's own feature and the other scores, which are all equal.
+For N = ∞ the loss is ½ γ (1 - Attn)² K/(K-1), and a step of descent adds
+c Attn (1 - Attn)² to u, with the step constant c = ηγK/(K-1)².
+
+Training ends at the loss ε, after T_ε steps. Phase I ends at Attn = ½, after T_I steps,
+also called T₁. Phase II has T_II steps. It is followed by Phase III, the tail of the
+loss, with T_III steps. Runs with large L, which have a Phase III, are called sharp, and
+runs with small L, which reach ε before it, flat.
+
+A row of the audit is a function that is decorated with ``row``. Its docstring is the
+statement that it tests. A row returns ``Claim.of``: whether the measurements are as
+expected, the cases, the measured numbers in words, and the verdict. If ``quick`` is
+true, it may measure fewer or smaller cases. The measure ``off`` is the largest relative
+difference of two arrays, and ``apart`` the largest absolute one. ``theorems.direct``
+computes losses, slopes and attention by sums over all prompts and functions. A slope is
+the derivative of the loss of one query k with respect to a score S_mk, so that a growth
+is -p_k times a slope.
 """
 
 from __future__ import annotations
@@ -62,7 +72,7 @@ def phases_of_samples(quick: bool) -> Claim:
     """T_I, T_II, T_III, T_ε and the growth in each phase of sampled training agree with
     exact descent on the same prompts
     """
-    # The first argument is L. The runs with L = 0.2 are flat, and the one with L = 2 is
+    # The first argument is L. Runs with L = 0.2 are flat, and the run with L = 2 is
     # sharp.
     runs = [icl.simulate(0.2, delta=1.0, eta=160.0, K=10, epsilon=1e-3)]
     if not quick:
@@ -77,10 +87,10 @@ def phases_of_samples(quick: bool) -> Claim:
     for comparison in comparisons:
         checks += comparison.checks
     wrong_times = sum(_wrong_times(comparison) for comparison in comparisons)
-    # All checks of a comparison have the same limit. The limits of two comparisons are
-    # nearly equal.
+    # The limit of the worst check is shown for all. The checks of a comparison have the
+    # same limit, and the limits of two comparisons are nearly equal.
     worst = max(checks, key=lambda check: abs(check.z))
-    smallest_error = min(
+    smallest_relative_error = min(
         check.standard_error / abs(check.population) for check in checks
     )
     regimes = " and ".join(str(comparison.exact.regime) for comparison in comparisons)
@@ -89,13 +99,14 @@ def phases_of_samples(quick: bool) -> Claim:
         all(comparison.passed for comparison in comparisons) and not wrong_times,
         f"{regimes}, K = 10, N = 100; {comparisons[0].note}; {times}",
         f"largest |z| of {len(checks)} means {abs(worst.z):.1f}; the best standard"
-        f" error is {smallest_error:.1%}; {wrong_times} exact times are not the run's",
+        f" error is {smallest_relative_error:.1%}; {wrong_times} exact times are not"
+        " the run's",
         bound=f"{worst.limit:.1f}; 0",
     )
 
 
 def _wrong_times(comparison: regression.SampledPhases) -> int:
-    """Return how many of the exact times T_I and T_ε differ from those of the run.
+    """Return how many of the exact times T_I and T_ε differ from the steps of the run.
 
     In a comparison, a time has a fraction: it is interpolated between two steps. In the
     exact run the time is the first step at or after this point.
@@ -132,13 +143,13 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
         last_ratios.append(last)
         errors.append(terms.error)
         shown.append(f"{largest:.2f}, in the end {last:.2f} ({name})")
-    # The moves of a query's scores sum to 0, so that the ratio is 1 if all other scores
-    # move equally. The longer verdict needs all last ratios to be nearer to 1 than half
-    # the distance of the largest ratio from 1.
+    # The growths of a query's scores sum to 0, so that the ratio is 1 if all its other
+    # scores move equally. The verdict says that they do so in the tail if the last
+    # ratios of all tasks are less than half as far from 1 as the largest ratio.
     verdict = "holds"
     if apart(last_ratios, 1.0) < 0.5 * (max(largest_ratios) - 1.0):
         verdict = "holds, and in the tail the other scores move alike"
-    # Here "of the order" means within a factor 3. The largest ratio is 1.6.
+    # Here O(α_k/K) means at most 3 α_k/(K-1). The largest ratio is 1.6.
     is_of_order = max(largest_ratios) < 3.0
     return Claim.of(
         is_of_order and np.max(errors) < EQUAL,
@@ -169,10 +180,10 @@ class CrossTerms(NamedTuple):
     Attributes
     ----------
     ratios : list of float
-        ``(K-1) max_m |β_mk|/α_k``, the largest of all queries, at each saved state
-        after Phase I.
+        ``(K-1) max_m |β_mk|/α_k`` at each saved state after Phase I, for the query k
+        with the largest ratio.
     error : float
-        Relative difference between the growth of one state and direct sums.
+        Relative difference between the growth at one state and direct sums.
     """
 
     ratios: list[float]
@@ -181,12 +192,15 @@ class CrossTerms(NamedTuple):
 
 def _cross_terms(risk: icl.PopulationRisk, steps: int) -> CrossTerms:
     """Measure the growth of other scores at the states with attention ½ or more."""
-    # "fast" skips most of the steps. At this small rate descent follows the flow.
+    # "fast" skips most of the steps, because there are up to 1e9. The rate is so small
+    # that descent follows the flow.
     run = icl.descend(risk, eta=2.0, steps=steps, method="fast")
-    # The states after Phase I: all queries attend to their own feature.
+    # The states after Phase I: all queries attend to their own feature. The attention
+    # of a run has a row for each state and a column for each query.
     is_late = run.attention.min(axis=1) >= 0.5
     number_of_others = risk.features.K - 1.0
     late_states = run.states[is_late]
+    # `cross_ratios` returns max_m |β_mk|/α_k for every query k.
     largest_ratios = [float(cross_ratios(risk, state).max()) for state in late_states]
     ratios = [number_of_others * ratio for ratio in largest_ratios]
     # The growth is compared at one state, which may be any.
@@ -206,28 +220,29 @@ def ends_of_phases(quick: bool) -> Claim:
     Θ(ln(K LΔ ε^-½)) and 1 - Attn = O(√ε/(LΔ)); the others are -own/(K-1), their
     attention (1 - Attn)/(K-1)
     """
-    sizes = (3, 10, 30) if quick else (3, 10, 30, 100, 300)
-    deficits = (0.2, 0.05, 0.01)
+    feature_counts = (3, 10, 30) if quick else (3, 10, 30, 100, 300)
+    deficits = (0.2, 0.05, 0.01)  # 1 - Attn at the end of training
     ends = []
-    for K, c, deficit in itertools.product(sizes, (0.03, 1.0), deficits):
+    for K, c, deficit in itertools.product(feature_counts, (0.03, 1.0), deficits):
         ends.append(_ends(K, c, deficit))
     ratios = {
         "own/ln K at T₁": [end.first_score_ratio for end in ends],
         "own/ln(K LΔ ε^-½)": [end.last_score_ratio for end in ends],
         "(1-Attn) LΔ ε^-½": [end.deficit_ratio for end in ends],
     }
-    smallest = np.min(list(ratios.values()))
-    largest = np.max(list(ratios.values()))
+    smallest_ratio = np.min(list(ratios.values()))
+    largest_ratio = np.max(list(ratios.values()))
     # Here Θ means within a factor 4. The ratios are 0.42 to 2.00.
-    orders_hold = smallest > 0.25 and largest < 4.0
+    orders_hold = smallest_ratio > 0.25 and largest_ratio < 4.0
     error = np.max([end.error for end in ends])
     shown = "; ".join(
-        f"{name} = {span(of_runs, '.2f')}" for name, of_runs in ratios.items()
+        f"{name} = {span(ratios_of_runs, '.2f')}"
+        for name, ratios_of_runs in ratios.items()
     )
     return Claim.of(
         all(end.attends for end in ends) and error < EQUAL and orders_hold,
-        f"{len(ends)} exchangeable runs, K = 3..{sizes[-1]}, c = 0.03, 1, deficits"
-        " 0.01..0.2; and by plain iteration",
+        f"{len(ends)} exchangeable runs, K = 3..{feature_counts[-1]}, c = 0.03, 1,"
+        " deficits 0.01..0.2; and by plain iteration",
         f"{shown}; off plain iteration by {decade(error)}",
     )
 
@@ -238,7 +253,7 @@ class Ends(NamedTuple):
     Attributes
     ----------
     attends : bool
-        Whether the last step of Phase I is the first one with attention ½.
+        Whether the last step of Phase I is the first one with attention ½ or more.
     error : float
         Largest difference of the gaps u at both ends from the gaps by plain iteration.
     first_score_ratio : float
@@ -259,7 +274,7 @@ class Ends(NamedTuple):
 def _ends(K: int, c: float, deficit: float) -> Ends:
     """Simulate an exchangeable run until 1 - Attn is ``deficit``, with L = 2 and Δ = 1.
 
-    ``c`` is the step constant, see `common.iterated_gaps`.
+    ``c`` is the step constant.
     """
     L = 2.0
     gamma = 2.0  # L²Δ²/2
@@ -271,14 +286,16 @@ def _ends(K: int, c: float, deficit: float) -> Ends:
     assert run.phases is not None
     assert run.steps is not None
     _, end_of_phase_one = run.phases.I
+    # The gaps u at all steps, by plain iteration
     iterated = common.iterated_gaps(K, c, run.steps)
+    # The only parameter of an exchangeable run is u.
     gaps = np.array([float(run.at(end_of_phase_one).params), float(run.params)])
     # The scores of a query sum to zero, so its own score is (K - 1)/K of the gap.
     first_own_score, last_own_score = gaps * (K - 1.0) / K
     scale = L / math.sqrt(epsilon)  # L Δ ε^-½
     # At the gap u the attention is 1/(1 + (K-1) e^-u): it is ½ at ln(K-1).
     gap_at_half = math.log(K - 1.0)
-    # 1/(1 - Attn)
+    # 1/(1 - Attn) = 1 + e^u/(K-1) at the end of training
     reciprocal_deficit = 1.0 + math.exp(iterated[run.steps] - gap_at_half)
     return Ends(
         attends=bool(
@@ -292,16 +309,18 @@ def _ends(K: int, c: float, deficit: float) -> Ends:
 
 
 def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
-    """Count how often each of some sequences of positive numbers turns.
+    """Count how often each of several sequences of positive numbers turns.
 
     ``path`` has the sequences along its first axis, (T, ...), and the counts have the
     shape of its other axes. A turn is a change from rising to falling, or back.
     Relative changes of at most ``small`` do not count. The default is far above
     rounding, which thus adds no turns to a sequence that has come to rest.
     """
+    # One row for each sequence
     log_sequences = np.log(path.reshape(len(path), -1)).T
     counts = []
     for log_sequence in log_sequences:
+        # A small change of the logarithm is the relative change of the number.
         moves = np.diff(log_sequence)
         signs = np.sign(moves[np.abs(moves) > small])
         counts.append(np.count_nonzero(np.diff(signs)))
@@ -315,7 +334,7 @@ GENTLE = 2.0
 
 
 class Setting(NamedTuple):
-    """A problem on which rows follow the attention to features other than the query's.
+    """A problem on which rows follow features other than the query's during training.
 
     Attributes
     ----------
@@ -324,7 +343,7 @@ class Setting(NamedTuple):
     risk : PopulationRisk
         The risk in exact descent.
     trainer : Risk or None
-        The risk whose prompts are sampled, or None for exact descent.
+        The risk on sampled prompts that is trained, or None for exact descent.
     eta : float
         Learning rate.
     is_slow : bool
@@ -344,7 +363,7 @@ class Setting(NamedTuple):
 
 
 def attention_settings() -> Iterator[Setting]:
-    """Yield the settings in which attention on other features is followed."""
+    """Yield the settings in which rows follow features other than the query's."""
     features = icl.Features.random(6, d=3, delta=0.7, seed=1)
     law = tasks.RandomFourier(2.0)
     exchangeable = icl.PopulationRisk(
@@ -361,8 +380,8 @@ def attention_settings() -> Iterator[Setting]:
     yield Setting("Fourier", icl.PopulationRisk(features, law))
     yield Setting("Fourier, N = 8", short_prompts, is_slow=True)
     yield Setting("Fourier, N = 8, σ = 1", noisy, is_slow=True)
-    # Sampled runs: with many prompts a step, whose noise is small, and with few. The
-    # prompts have N = 8 tokens and one query each.
+    # Sampled runs: with many prompts in a step, so that the steps have little noise,
+    # and with few. The prompts have N = 8 tokens and one query each.
     for batch in (4096, 64):
         trainer = short_prompts.sampled(batch, seed=0)
         yield Setting(
@@ -382,7 +401,7 @@ def oscillation(quick: bool) -> Claim:
     # The largest numbers of turns in exact descent: for exchangeable tasks, and for all
     # others by learning rate.
     exchangeable_turns = 0
-    exact_turns = dict[str, int]()
+    exact_turns: dict[float, int] = {}
     # The median numbers of turns in sampled runs.
     medians = []
     for setting in attention_settings():
@@ -395,11 +414,13 @@ def oscillation(quick: bool) -> Claim:
         if setting.is_exchangeable:
             exchangeable_turns = max(exchangeable_turns, largest)
         elif setting.trainer is None:
-            rate = f"{setting.eta:g}"
-            exact_turns[rate] = max(exact_turns.get(rate, 0), largest)
+            before = exact_turns.get(setting.eta, 0)
+            exact_turns[setting.eta] = max(before, largest)
         else:
             medians.append(float(np.median(turning.counts)))
-    exact = ", ".join(f"{n} times at η = {rate}" for rate, n in exact_turns.items())
+    exact = ", ".join(
+        f"{count} times at η = {eta:g}" for eta, count in exact_turns.items()
+    )
     return Claim.of(
         np.max(errors) <= EQUAL
         and max(exact_turns.values()) > 0
@@ -436,6 +457,7 @@ def off_target_scores(quick: bool) -> Claim:
         is_exact = setting.trainer is None
         if not is_exact or setting.eta > GENTLE:
             continue
+        # The scores at every step, (steps + 1, K, K)
         states = run_states(setting.risk, setting.eta, steps)
         change = states[-1] - states[0]
         is_other = ~np.eye(len(change), dtype=bool)
@@ -444,7 +466,9 @@ def off_target_scores(quick: bool) -> Claim:
         shares[setting.name] = share
         if setting.is_exchangeable:
             exchangeable_shares.append(share)
-        errors.append(np.abs(change.sum(axis=0)).max() / np.abs(change).max())
+        # A column has the scores of a query.
+        change_of_sums = change.sum(axis=0)
+        errors.append(np.abs(change_of_sums).max() / np.abs(change).max())
     shown = [f"{share:.0%} ({name})" for name, share in shares.items()]
     # Exact descent keeps the sums up to rounding, which is 1e-14 here; 1e-12 is
     # cautious.
@@ -491,10 +515,11 @@ def _turns(setting: Setting, steps: int) -> Turning:
     long_prompts = icl.PopulationRisk(setting.risk.features, setting.risk.task)
     trainer = setting.risk if setting.trainer is None else setting.trainer
     states = run_states(trainer, setting.eta, steps)
-    path = np.array([long_prompts.attention(scores) for scores in states])
+    # (steps + 1, K, K), with a column for each query
+    maps = np.array([long_prompts.attention(scores) for scores in states])
     is_other = ~np.eye(setting.risk.features.K, dtype=bool)
-    error = off(path[-1], theorems.direct(long_prompts, states[-1]).attention)
-    return Turning(turns(path)[is_other], error)
+    error = off(maps[-1], theorems.direct(long_prompts, states[-1]).attention)
+    return Turning(turns(maps)[is_other], error)
 
 
 @row(
@@ -505,13 +530,13 @@ def _turns(setting: Setting, steps: int) -> Turning:
 )
 def larger_steps(quick: bool) -> Claim:
     """the flat regime permits a larger learning rate"""
-    count = 9 if quick else 25
+    number_of_rates = 9 if quick else 25
     epsilon = 0.02
-    flat = _steps_by_rate(0.5, count, epsilon)
-    sharp = _steps_by_rate(4.0, count, epsilon)
+    flat = _steps_by_rate(L=0.5, count=number_of_rates, epsilon=epsilon)
+    sharp = _steps_by_rate(L=4.0, count=number_of_rates, epsilon=epsilon)
     fewest_flat = min(flat.steps)
     fewest_sharp = min(sharp.steps)
-    wrong = flat.differs + sharp.differs
+    wrong_counts = flat.differs + sharp.differs
     at_best = "the regimes differ"
     # The verdict says "few" for up to three steps. The row measures one step for each
     # regime.
@@ -520,13 +545,13 @@ def larger_steps(quick: bool) -> Claim:
     return Claim.of(
         flat.rate > sharp.rate
         and flat.steps_at_rate <= sharp.steps_at_rate
-        and wrong == 0,
+        and wrong_counts == 0,
         "random kernel with unequal p, K = 3, N = inf, L = 0.5 and 4, ε = 0.02; η from"
         " the guaranteed rate to 1e4 times it; counts also by plain iteration with"
         " direct sums",
         f"guaranteed rates {flat.rate:.3g} and {sharp.rate:.3g}, T ="
         f" {flat.steps_at_rate} and {sharp.steps_at_rate} there; at the best η of each"
-        f" T = {fewest_flat} and {fewest_sharp}; {wrong} of 2 counts differ",
+        f" T = {fewest_flat} and {fewest_sharp}; {wrong_counts} of 2 counts differ",
         f"holds for the guaranteed rate; at the best rates {at_best}",
     )
 
@@ -537,7 +562,7 @@ class StepsByRate(NamedTuple):
     Attributes
     ----------
     rate : float
-        The guaranteed rate.
+        The guaranteed rate, at which every step is proved to lower the loss.
     steps : list of float
         Steps to ε at each rate, from the lowest rate to the highest; infinity if there
         are too many steps.
@@ -560,14 +585,14 @@ def _steps_by_rate(L: float, count: int, epsilon: float) -> StepsByRate:
 
     The plain iteration is at the first rate, the guaranteed one.
     """
-    most_steps = 5000  # counts beyond are reported as infinite
+    most_steps = 5000  # larger counts are reported as infinite
     root = np.random.default_rng(4).normal(size=(3, 3))
     features = icl.Features.simplex(3, delta=1.0, probs=[0.5, 0.3, 0.2])
     risk = icl.PopulationRisk(features, tasks.KernelTask(L**2 * root @ root.T))
-    gamma = float(risk.task.variogram(features).max())
+    largest_variogram = float(risk.task.variogram(features).max())
     # The guaranteed rate. In its formula 1/max p, here 2, takes the place of K if
     # features are not equally frequent.
-    rate = float(regression.stable_rate(gamma, K=2.0))
+    rate = float(regression.stable_rate(largest_variogram, K=2.0))
     counts = []
     for eta in (rate * np.geomspace(1.0, 1e4, count)).tolist():
         steps = icl.descend(risk, eta, epsilon=epsilon, steps=most_steps).steps
@@ -615,8 +640,8 @@ def noisy_tokens(quick: bool) -> Claim:
     attention = [result.attention for result in results]
     attention_falls = bool((np.diff(attention) < 0.0).all())
     # Untrained attention is 1/K, K = 4. At the largest noise trained attention is 0.60,
-    # and the loss has fallen to 32 %; both limits leave room for quick rows, which
-    # train for half as many steps.
+    # and the loss has fallen to 32 % of the first; both limits leave room for quick
+    # rows, which train for half as many steps.
     attends = min(attention) > 1.5 / 4
     learns = largest_loss < 0.6
     # A normal number exceeds 4.5 in size in one of 150,000 draws, and there are three
@@ -657,8 +682,10 @@ def _trained_on_noisy_tokens(
 ) -> Noisy:
     """Train Q on tokens whose noise has the standard deviation ``token_noise``.
 
-    Q is the matrix of keys and queries. Training takes ``steps`` steps of ``batch``
-    prompts, and the first loss is a mean over ``test_batches`` batches.
+    The noise has this deviation in each coordinate. Q is the matrix of keys and
+    queries, (d, d), in the score xᵀQx_q of a token x for a query x_q. Training takes
+    ``steps`` steps of ``batch`` prompts, and the loss at Q = 0 is a mean over
+    ``test_batches`` batches.
     """
     L = 2.0
     N = 20
@@ -675,9 +702,11 @@ def _trained_on_noisy_tokens(
 
     # The loss of linear functions at Q = 0 is the mean squared distance of the query
     # from the mean of the N tokens, times L²/(2d). Query and tokens are drawn with the
-    # same variance, the spread of the features plus the noise, and the mean of N tokens
-    # has an N-th of it.
-    spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
+    # same variance, and the mean of N tokens has an N-th of it. This variance is the
+    # spread E‖v‖² - ‖E v‖² of the features plus the variance of the noise.
+    mean_square = (vectors**2).sum(axis=1).mean()
+    square_of_mean = (vectors.mean(axis=0) ** 2).sum()
+    spread = float(mean_square - square_of_mean)
     expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * token_noise**2)
     # A trainer draws the prompts of a step with the number of the step in the seed. So
     # steps from a million on have prompts that training did not use, and each of the
@@ -698,27 +727,28 @@ def _trained_on_noisy_tokens(
 @row("phases by L", WORDS.format("Section 6"), bound="0")
 def phases_by_size(quick: bool) -> Claim:
     """two phases for small L, three for large; a larger L is faster"""
-    sizes = (0.4, 0.55, 0.7, 3.0, 4.0, 5.0)
+    lipschitz = (0.4, 0.55, 0.7, 3.0, 4.0, 5.0)
     targets = (1e-2, 1e-3, 1e-4) if quick else (1e-2, 1e-3, 1e-4, 1e-5)
-    results = [_phases_at(epsilon, sizes) for epsilon in targets]
+    results = [_phases_at(epsilon, lipschitz) for epsilon in targets]
     wrong = sum(result.wrong for result in results)
     steps_fall = all(result.steps_fall for result in results)
-    is_divided = all(result.is_divided for result in results)
-    first_sharp = [result.first_sharp for result in results]
-    shown = [result.in_words(sizes) for result in results]
-    depends_on_target = len(set(first_sharp)) > 1
-    # The first of the falling targets at which even the smallest L has three phases.
-    # The targets of quick rows include it.
-    all_sharp_at = targets[first_sharp.index(0)]
+    third_phase_stays = all(result.third_phase_stays for result in results)
+    # For each target, the index of the least L with three phases
+    first_indices = [result.first_with_three for result in results]
+    shown = [result.in_words(lipschitz) for result in results]
+    depends_on_target = len(set(first_indices)) > 1
+    # The first of the falling targets at which even the smallest L, with the index 0,
+    # has three phases. The targets of quick rows include it.
+    largest_target_of_three = targets[first_indices.index(0)]
     return Claim.of(
-        is_divided and steps_fall and depends_on_target and wrong == 0,
-        f"exchangeable, K = 10, L = {listed(sizes, 'g')}; counts also by plain"
+        third_phase_stays and steps_fall and depends_on_target and wrong == 0,
+        f"exchangeable, K = 10, L = {listed(lipschitz, 'g')}; counts also by plain"
         " iteration",
         f"{'; '.join(shown)}; T falls with L at"
         f" {'each' if steps_fall else 'not every'} ε; {wrong:.0f} counts and phases"
         " differ",
         "holds only for a given ε: the L at which the third phase appears falls with ε,"
-        f" and from ε = {all_sharp_at:g} down all of these L have"
+        f" and from ε = {largest_target_of_three:g} down all of these L have"
         " three phases; larger L converges faster at every ε",
     )
 
@@ -730,44 +760,44 @@ class PhasesAtTarget(NamedTuple):
     ----------
     epsilon : float
         The loss at the end.
-    first_sharp : int
-        Index of the first L with three phases; the number of sizes if there is none.
+    first_with_three : int
+        Index of the first L with three phases; the number of all L if there is none.
     steps_fall : bool
         Whether the number of steps falls with L.
-    is_divided : bool
-        Whether every L with three phases is larger than every L with two.
+    third_phase_stays : bool
+        Whether every L with three phases is larger than every L with fewer.
     wrong : int
         How often counts of steps, or the presence of a third phase, differ from plain
         iteration.
     """
 
     epsilon: float
-    first_sharp: int
+    first_with_three: int
     steps_fall: bool
-    is_divided: bool
+    third_phase_stays: bool
     wrong: int
 
-    def in_words(self, sizes: tuple[float, ...]) -> str:
-        """Return the least L with three phases, in words."""
-        if self.first_sharp == len(sizes):
+    def in_words(self, lipschitz: tuple[float, ...]) -> str:
+        """Return the least of the constants L with three phases, in words."""
+        if self.first_with_three == len(lipschitz):
             return f"ε = {self.epsilon:g}: two for all L"
-        first = sizes[self.first_sharp]
-        return f"ε = {self.epsilon:g}: three phases from L = {first:g} on"
+        least = lipschitz[self.first_with_three]
+        return f"ε = {self.epsilon:g}: three phases from L = {least:g} on"
 
 
-def _phases_at(epsilon: float, sizes: tuple[float, ...]) -> PhasesAtTarget:
-    """Compare phases and numbers of steps of all L (``sizes``) at one target."""
-    runs = [_counted_phases(L, epsilon) for L in sizes]
+def _phases_at(epsilon: float, lipschitz: tuple[float, ...]) -> PhasesAtTarget:
+    """Compare phases and numbers of steps of all L (``lipschitz``) at one target."""
+    runs = [_counted_phases(L, epsilon) for L in lipschitz]
     steps = np.array([run.steps for run in runs])
     has_third = np.array([run.has_third for run in runs])
-    first_sharp = len(sizes)
+    first_with_three = len(lipschitz)
     if has_third.any():
-        first_sharp = int(has_third.argmax())
+        first_with_three = int(has_third.argmax())
     return PhasesAtTarget(
         epsilon=epsilon,
-        first_sharp=first_sharp,
+        first_with_three=first_with_three,
         steps_fall=bool(np.all(np.diff(steps) < 0)),
-        is_divided=bool(np.all(np.diff(has_third.astype(int)) >= 0)),
+        third_phase_stays=bool(np.all(np.diff(has_third.astype(int)) >= 0)),
         wrong=sum(run.wrong for run in runs),
     )
 
@@ -802,9 +832,12 @@ def _counted_phases(L: float, epsilon: float) -> CountedPhases:
     assert run.phases is not None  # runs of `simulate` have phases
     gamma = 0.5 * L**2
     c = eta * gamma * K / (K - 1.0) ** 2
-    # The steps at which the tail begins, and at which the loss is ε.
-    (tail,) = common.iterated_steps(K, c, [regression.tail_start(K)])
-    (steps,) = common.iterated_steps(K, c, [common.deficit(K, gamma, epsilon)])
+    # The first steps at which the deficit 1 - Attn is small enough for the tail, and
+    # for the loss ε.
+    tail_deficit = regression.tail_start(K)
+    target_deficit = common.deficit(K, gamma, epsilon)
+    (tail,) = common.iterated_steps(K, c, [tail_deficit])
+    (steps,) = common.iterated_steps(K, c, [target_deficit])
     has_third = tail < steps
     wrong_steps = run.steps != steps
     wrong_phases = ("III" in run.phases.present()) != has_third
@@ -818,9 +851,10 @@ def attention_maps(quick: bool) -> Claim:
         icl.Features.random(6, d=3, delta=0.7, seed=1), tasks.RandomFourier(2.0)
     )
     run = icl.descend(risk, eta=1.0, steps=1000)
+    # (T, K, K) for T saved states, with a column for each query
     maps = np.array([risk.attention(scores) for scores in run.states])
     is_other = ~np.eye(risk.features.K, dtype=bool)
-    # By state: the attention of each query on its own feature, and all other entries.
+    # The attention of each query on its own feature, (T, K), and all other entries.
     own = np.diagonal(maps, axis1=1, axis2=2)
     others = maps[:, is_other]
     error = off(maps[-1], theorems.direct(risk, run.states[-1]).attention)
@@ -851,6 +885,7 @@ def block(quick: bool) -> Claim:
     # query's feature.
     random_frequency = _trained_block(tasks.RandomFourier(3.0), fourier_steps, seed=0)
     law = tasks.RandomCosine(3.0)
+    # The three fields of a `TrainedBlock` for each seed, (seeds, 3)
     blocks = np.array([_trained_block(law, steps, seed) for seed in seeds])
     attention, loss, attention_loss = blocks.T
     attention_by_adam = np.array(
@@ -859,7 +894,7 @@ def block(quick: bool) -> Claim:
     adam_attends = int(np.sum(attention_by_adam > 0.5))
     only_random_attends = random_frequency.attention > 0.5 > attention.max()
     # The layers after the attention learn if the block's loss is clearly below the loss
-    # of its attention alone. The quotient is 0.05 or less. The bound of 0.8 is for
+    # of its attention alone. The quotient is 0.05 or less. The bound of 0.8 allows for
     # quick rows, which take a twentieth of the steps.
     other_layers_learn = bool((loss < 0.8 * attention_loss).all())
     adam_is_ahead = (attention_by_adam > attention).all()
@@ -884,10 +919,10 @@ def block(quick: bool) -> Claim:
 
 def _block(law: tasks.Task, seed: int) -> regression.BlockRisk:
     """Return the block on prompts of six equidistant features, 64 prompts a step."""
-    prompts = icl.SampledRisk(
+    data = icl.SampledRisk(
         icl.Features.simplex(6, delta=2.0), law, N=40, batch=64, seed=seed
     )
-    return regression.BlockRisk(prompts, seed=seed)
+    return regression.BlockRisk(data, seed=seed)
 
 
 class TrainedBlock(NamedTuple):
@@ -912,7 +947,7 @@ class TrainedBlock(NamedTuple):
 def _trained_block(law: tasks.Task, steps: int, seed: int) -> TrainedBlock:
     """Train a block by plain gradient descent at the rate 0.1.
 
-    The paper gives no rate. We chose this rate.
+    The paper gives no rate; we chose this one.
     """
     block_risk = _block(law, seed)
     params = block_risk.initial
@@ -940,6 +975,7 @@ def _attention_by_adam(
     params = block_risk.initial
     first_moment = np.zeros_like(params)
     second_moment = np.zeros_like(params)
+    # Adam counts its steps from 1, and the risk from 0.
     for step in range(1, steps + 1):
         _, gradient = block_risk.evaluate(params, step - 1)
         first_moment = 0.9 * first_moment + 0.1 * gradient
@@ -969,8 +1005,8 @@ def unequal_frequencies(quick: bool) -> Claim:
         run = icl.descend(risk, eta=0.5, epsilon=epsilon, method="fast")
         steps.append(int(run.t[-1]))
         least_attention.append(float(run.attention[-1].min()))
-        # Features are in the order of their frequency, the most frequent one first. At
-        # every saved step the attention must fall along this order.
+        # Queries are in the order of their frequency, the most frequent one first.
+        # Their attention, a row for each saved step, must fall along this order.
         is_in_order.append(bool((np.diff(run.attention, axis=1) < 0.0).all()))
         # The attention of each query on its own feature at the end, by direct sums.
         summed = np.diagonal(theorems.direct(risk, run.params).attention)
@@ -1018,12 +1054,14 @@ def _drawn_networks(
 ) -> Array:
     """Draw ``count`` networks Σ_i a_i ReLU(w_iᵀx + b_i) of four units.
 
-    They are L-Lipschitz because Σ_i |a_i| ‖w_i‖ = L. Return their values, (count, K).
+    They are L-Lipschitz because ``Σ_i |a_i| ‖w_i‖ = L``. Return their values at the K
+    points, (count, K).
     """
     units = 4
-    w = rng.normal(size=(count, units, points.shape[1]))
+    w = rng.normal(size=(count, units, points.shape[1]))  # (count, units, d)
     b = rng.normal(size=(count, units, 1))
     a = rng.normal(size=(count, units, 1))
+    # The largest slope of each unit, |a_i| ‖w_i‖
     slopes = np.abs(a) * np.linalg.norm(w, axis=2, keepdims=True)
     a *= L / np.sum(slopes, axis=1, keepdims=True)
     activations = np.maximum(w @ points.T + b, 0.0)  # (count, units, K)
@@ -1047,7 +1085,8 @@ def _drawn_spline(
     inner_knots = rng.uniform(lowest, highest, 4)
     knots = np.sort(np.append(inner_knots, [lowest, highest]))
     slope = make_interp_spline(knots, rng.uniform(-L, L, 6), k=1)
-    return np.asarray(slope.antiderivative()(position))
+    function = slope.antiderivative()
+    return np.asarray(function(position))
 
 
 @row("other functions", WORDS.format("Section 1"), bound="1e-9")
@@ -1055,21 +1094,22 @@ def other_functions(quick: bool) -> Claim:
     """piecewise polynomials and small networks are learnt as well: two phases for small
     L, three for large
     """
-    sizes = (2.0, 8.0) if quick else (0.5, 2.0, 8.0, 32.0)
+    lipschitz = (2.0, 8.0) if quick else (0.5, 2.0, 8.0, 32.0)
     eta = 1.0 if quick else 0.2
-    # A quick audit skips most steps, but arrives at the same number of steps.
+    # A quick audit skips most steps. It arrives at the number of steps that descent at
+    # this η takes.
     method = "fast" if quick else "auto"
     shown = []
     errors = []
     is_as_stated = []
     for kind in ("piecewise quadratics", "networks"):
-        learnt = _learnt(kind, sizes, eta, method)
-        steps = learnt.steps
-        phases = learnt.phases
-        errors.append(learnt.error)
+        runs = _runs_on_functions(kind, lipschitz, eta, method)
+        steps = runs.steps
+        phases = runs.phases
+        errors.append(runs.error)
         steps_fall = steps == sorted(steps, reverse=True)
-        # The number of phases must grow with L to 3. The smallest L may have 1 phase,
-        # because a run may begin in Phase II.
+        # The number of phases must grow with L to 3. For small L it may be 1, because
+        # the loss may reach ε before every query has the attention ½.
         phases_grow = phases == sorted(phases) and phases[0] < 3 and phases[-1] == 3
         is_as_stated.append(steps_fall and phases_grow)
         shown.append(f"{kind}: {listed(steps)} steps, {listed(phases)} phases")
@@ -1077,20 +1117,20 @@ def other_functions(quick: bool) -> Claim:
     return Claim.of(
         all(is_as_stated) and error < EQUAL,
         "400 functions of each kind, six random features in three dimensions, L ="
-        f" {listed(sizes, 'g')}, η = {eta:g}, ε = 0.001; the last loss also by a sum"
-        " over all functions",
+        f" {listed(lipschitz, 'g')}, η = {eta:g}, ε = 0.001; the last loss also by a"
+        " sum over all functions",
         f"{'; '.join(shown)}; off by {decade(error)}",
         "holds at this ε, as for cosines; larger L is faster",
     )
 
 
-class Learnt(NamedTuple):
-    """Runs on one kind of functions.
+class RunsOnFunctions(NamedTuple):
+    """Runs on one kind of functions, one for each L.
 
     Attributes
     ----------
     steps, phases : list of int
-        Steps to ε and number of phases for each L.
+        Number of steps to ε, and number of phases, for each L.
     error : float
         Relative difference between the last loss of the last run and a sum over all
         functions.
@@ -1101,12 +1141,17 @@ class Learnt(NamedTuple):
     error: float
 
 
-def _learnt(kind: str, sizes: tuple[float, ...], eta: float, method: str) -> Learnt:
-    """Train on drawn functions of one kind, for each L, by a method of `descend`."""
+def _runs_on_functions(
+    kind: str, lipschitz: tuple[float, ...], eta: float, method: str
+) -> RunsOnFunctions:
+    """Train on drawn functions of one kind, for each L, by a method of `descend`.
+
+    The constants L are ``lipschitz``. The kinds are those of `drawn_functions`.
+    """
     features = icl.Features.random(6, d=3, delta=0.7, seed=1)
     steps = []
     phases = []
-    for L in sizes:
+    for L in lipschitz:
         law = tasks.FiniteTask(drawn_functions(kind, features.vectors, L))
         run = icl.simulate(
             L,
@@ -1120,11 +1165,14 @@ def _learnt(kind: str, sizes: tuple[float, ...], eta: float, method: str) -> Lea
         assert run.phases is not None  # runs of `simulate` have phases
         steps.append(int(run.t[-1]))
         phases.append(len(run.phases.present()))
-    # The loss at the end of the last run again, by a sum over all functions.
+    # The loss at the end of the last run again, by a sum over all functions. All
+    # queries are equally likely, so that the loss is a plain mean over functions and
+    # queries, (400, K).
     attention = icl.PopulationRisk(features, law).attention(run.params)
-    squares = (law.values @ attention - law.values) ** 2
+    predictions = law.values @ attention
+    squares = (predictions - law.values) ** 2
     error = off(run.loss[-1], 0.5 * float(np.mean(squares)))
-    return Learnt(steps, phases, error)
+    return RunsOnFunctions(steps, phases, error)
 
 
 @row("Gaussian inputs", WORDS.format("Appendix A"), bound="1e-9; κ > 1")
@@ -1134,28 +1182,30 @@ def gaussian_inputs(quick: bool) -> Claim:
     """
     # With L = 8 the loss comes to its floor in five steps at this η. So L = 8 is left
     # out of the comparison at one η.
-    sizes_at_one_rate = (0.8, 1.6, 2.4)
-    sizes = (*sizes_at_one_rate, 8.0)
+    lipschitz_at_one_rate = (0.8, 1.6, 2.4)
+    lipschitz = (*lipschitz_at_one_rate, 8.0)
     eta = 0.02
     steps = 50
-    error = max(_off_one_curve(L, eta, steps) for L in sizes)
-    floors = [icl.GaussianRisk(_gaussian_law(L)).floor() for L in sizes]
+    error = max(_off_one_curve(L, eta, steps) for L in lipschitz)
+    floors = [icl.GaussianRisk(_gaussian_law(L)).floor() for L in lipschitz]
+    # The loss at the end, divided by the first loss
     shares_left = []
-    for L in sizes_at_one_rate:
+    for L in lipschitz_at_one_rate:
         run = icl.descend(icl.GaussianRisk(_gaussian_law(L)), eta, steps=steps)
         shares_left.append(float(run.loss[-1] / run.loss[0]))
     larger_is_faster = bool((np.diff(shares_left) < 0.0).all())
-    # κ measures the share of the quadratic part of the functions. The verdict says that
-    # a plateau needs κ > 1.
+    # κ is the share of L² that is due to the quadratic part of the functions, divided
+    # by the share that is due to the linear part. The verdict says that a plateau needs
+    # κ > 1.
     kappas = (0.25, 0.9, 1.1, 50.0)
     with_plateau = [kappa for kappa in kappas if _speeds_up(kappa)]
     return Claim.of(
         error < EQUAL
         and larger_is_faster
         and with_plateau == [kappa for kappa in kappas if kappa > 1.0],
-        f"two dimensions, N = inf, {steps} steps; L = {listed(sizes, 'g')} at the same"
-        " ηL², and by plain iteration of one number; L ="
-        f" {listed(sizes_at_one_rate, 'g')} at the same η; κ = 2α²(d + 1)/β² ="
+        f"two dimensions, N = inf, {steps} steps; L = {listed(lipschitz, 'g')} at the"
+        " same ηL², and by plain iteration of one number; L ="
+        f" {listed(lipschitz_at_one_rate, 'g')} at the same η; κ = 2α²(d + 1)/β² ="
         f" {listed(kappas, 'g')}",
         f"loss/L² at the same ηL² is one curve for all L, to {decade(error)}; at the"
         f" same η the loss falls to {listed(shares_left, '.0%')} of the first; floors"
@@ -1170,7 +1220,8 @@ def gaussian_inputs(quick: bool) -> Claim:
 def _gaussian_law(L: float) -> regression.QuadraticLaw:
     """Return a law of quadratic functions in two dimensions.
 
-    The functions are L times those for L = 1. Half of L² is due to the quadratic part.
+    The functions for L are L times the functions for L = 1. Half of L², which is the
+    mean square of the gradient, is due to the quadratic part.
     """
     return regression.QuadraticLaw.lipschitz(d=2, L=L, curved=0.5)
 
@@ -1181,36 +1232,37 @@ def _speeds_up(kappa: float) -> bool:
     If they do, the loss has a plateau: descent starts slowly, because at Q = 0 only the
     linear part of the functions gives the loss a slope, which is small for a large κ.
     """
-    # κ = 2α²(d + 1)/β² for d = 2 and β = 1, with the standard deviations α and β of the
-    # entries of A and b in xᵀAx + bᵀx.
+    # κ = 2α²(d + 1)/β² is 6α² for d = 2 and β = 1, with the standard deviations α and β
+    # of the entries of A and b in xᵀAx + bᵀx.
     alpha = math.sqrt(kappa / 6.0)
     law = regression.QuadraticLaw(d=2, sigma_a=alpha, sigma_b=1.0)
     # These three steps are so short that the second difference of Q has the sign of its
     # second derivative in time at the start of the flow.
     run = icl.descend(icl.GaussianRisk(law), eta=1e-3, steps=3)
     # Q stays a multiple of the unit matrix, so that one entry is enough.
-    sizes = run.states[:, 0, 0]
-    second_differences = np.diff(sizes, 2)
+    entries = run.states[:, 0, 0]
+    second_differences = np.diff(entries, 2)
+    # Both second differences have the same sign, so that either will do.
     return bool(second_differences[-1] > 0.0)
 
 
 def _off_one_curve(L: float, eta: float, steps: int) -> float:
     """Compare loss/L² at the rate η/L² with plain iteration for L = 1.
 
-    Q starts at zero and stays a multiple cI of the unit matrix. With the variances a
+    Q starts at zero and stays a multiple qI of the unit matrix. With the variances a
     and b of the coefficients of the quadratic and the linear part, the loss is then
-    d/2 [a((d + 2)c⁴ - 2(d + 1)c² + d + 1) + b(1 - c)²], and a step subtracts η/d times
-    its derivative with respect to c. The result is the largest relative difference.
+    d/2 [a((d + 2)q⁴ - 2(d + 1)q² + d + 1) + b(1 - q)²], and a step subtracts η/d times
+    its derivative with respect to q. The result is the largest relative difference.
     """
     run = icl.descend(icl.GaussianRisk(_gaussian_law(L)), eta / L**2, steps=steps)
     law = _gaussian_law(1.0)
     d = law.d
     a = law.sigma_a**2
     b = law.sigma_b**2
-    c = 0.0
-    losses_of_c = []
+    q = 0.0
+    iterated_losses = []
     for _ in range(steps + 1):
-        quartic = (d + 2) * c**4 - 2 * (d + 1) * c**2 + d + 1
-        losses_of_c.append(0.5 * d * (a * quartic + b * (1.0 - c) ** 2))
-        c -= eta * (2.0 * a * ((d + 2) * c**3 - (d + 1) * c) + b * (c - 1.0))
-    return off(run.loss / L**2, np.array(losses_of_c)[run.t])
+        quartic = (d + 2) * q**4 - 2 * (d + 1) * q**2 + d + 1
+        iterated_losses.append(0.5 * d * (a * quartic + b * (1.0 - q) ** 2))
+        q -= eta * (2.0 * a * ((d + 2) * q**3 - (d + 1) * q) + b * (q - 1.0))
+    return off(run.loss / L**2, np.array(iterated_losses)[run.t])

@@ -2,30 +2,38 @@
 
 Rows on the concentration event and on the irreducible loss are among them.
 
-Letters: K features v_m have the smallest distance Δ, called their gap, and the
-probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
-tokens, of which n_m have feature m, and label noise of standard deviation σ. In the
-concentration event every count n_m is within δN of p_m N. The score of feature m for a
-query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m, and
-on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L. The
-growth of the query's own score is α_k = -∂ℒ/∂S_kk. The growth of another score is
-β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the second moments of the differences f_m - f_k.
-Its quadratic form has the least value c_k over all shares of the other features with
-the sum 1. So 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable class all pairs
-of features have the variogram γ = L²Δ²/2, and one number describes the scores: the gap
-u between the score of the query's own feature and all other scores. A step of descent
-at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, where
-Attn = ½. Training ends at the step T, at the loss ε.
+Letters: K features v_m have the probabilities p_m. The smallest distance between two
+features is Δ, called their gap. Functions f are L-Lipschitz, with f_m = f(v_m). A
+prompt has N tokens, of which n_m have feature m, and label noise of standard deviation
+σ. In the concentration event every count n_m is within δN of p_m N. The score of
+feature m for a query k is S_mk, and the loss of this query ℓ_k. Its attention on
+feature m is a_m, and on its own feature Attn_k. The mean loss of the queries is ℒ, in
+statements also L. The growth of the query's own score is α_k = -∂ℒ/∂S_kk. The growth of
+another score is β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the second moments of the
+differences f_m - f_k. The least value of xᵀC^(k)x is c_k, over all weights x_m >= 0 of
+the features other than k that sum to 1. So, without label noise, 2 ℓ_k is at least
+c_k E(1 - Attn_k)².
+
+In the exchangeable class all pairs of features have the same variogram
+γ = ½ E(f_m - f_j)², here L²Δ²/2. One number then describes the scores: the gap u
+between the score of the query's own feature and the other scores, which are all equal.
+For N = ∞ the loss is ½ γ (1 - Attn)² K/(K-1), and a step of descent at the rate η adds
+c Attn (1 - Attn)² to u, with the step constant c = ηγK/(K-1)². In gradient flow
+c t = F(Attn) - F(1/K) at the time t, with the function F of ``regression.flow_time``.
+Phase I ends at the step T₁, where Attn = ½. Training ends at the step T, at the loss ε.
 
 ``theorems.direct`` computes losses, slopes and attention by sums over all prompts and
-functions, without any formula of the risks.
+functions, without any formula of the risks. A slope is the derivative ∂ℓ_k/∂S_mk, so
+that a growth is -p_k times a slope.
 
-The docstring of a row is the statement that it tests, unless ``row`` is given a
-statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
-measurements are as expected, the cases, the measured numbers in words, and the verdict.
-A function that is decorated with ``identity`` returns the cases, and yields errors or
-pairs of values; the error of a pair is its relative difference. The measure ``off`` is
-the largest relative difference of two arrays, and ``apart`` the largest absolute one.
+A row of the audit is a function that is decorated with ``row`` or ``identity``. Its
+docstring is the statement that it tests, unless ``row`` is given a statement. If
+``quick`` is true, it may measure fewer or smaller cases. A function that is decorated
+with ``row`` returns ``Claim.of``: whether the measurements are as expected, the cases,
+the measured numbers in words, and the verdict. A function that is decorated with
+``identity`` yields errors, or pairs of values whose relative difference is the error.
+At its end it returns the cases in words. The measure ``off`` is the largest relative
+difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -67,9 +75,10 @@ from icl_theory.statements.claim import (
 from icl_theory.statements.numbers import apart, decade, listed, off
 from icl_theory.statements.statement import OURS, BoundCheck, Statement, Status
 
-# The drift of a ratio in a parameter is shown if the ratio changes by at least this
-# factor when the parameter grows tenfold. The value only decides what is shown, not a
-# verdict: a smaller value lists more parameters that hardly matter.
+# A row on an order of magnitude names the parameters with which the ratio of the
+# measured quantity to its scale drifts: a tenfold parameter changes the ratio by this
+# factor or more. The value only decides what is shown, not a verdict: a smaller value
+# lists more parameters that hardly matter.
 LEAST_DRIFT = 1.15
 
 # Families of tasks, each of which takes L.
@@ -89,7 +98,8 @@ def lemma_1_identity(quick: bool) -> Errors:
     for K, N, u, noise in itertools.product(
         (2, 3, 8, 20), prompt_lengths, (0.0, 2.0, 15.0), (0.0, 0.5)
     ):
-        # γ = 2 is L²Δ²/2 for the L = 2 and Δ = 1 of the other risk.
+        # The exchangeable risk sums over the binomial count of the query's feature, and
+        # the population risk integrates. γ = 2 is L²Δ²/2 for L = 2 and Δ = 1.
         binomial_sum = icl.ExchangeableRisk(K, gamma=2.0, N=N, noise=noise)
         integral = icl.PopulationRisk(
             icl.Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
@@ -118,8 +128,9 @@ def direct_sums(quick: bool) -> Errors:
         # Both the computed and the recorded losses must equal the sums.
         query_losses = (risk.loss_per_query(scores), recorded["loss_per_query"])
         yield query_losses, sums.loss
-        # Entries of gradients and attention may be 0, so that these errors are not
-        # relative to each entry.
+        # Entries of gradients and attention may be 0, and have no relative error. The
+        # error of the gradient is relative to the loss, and the errors of the attention
+        # are absolute.
         yield apart(risk.gradient(scores), features.probs * sums.slope) / loss
         yield apart(risk.attention(scores), sums.attention)
         yield apart(recorded["attention"], np.diagonal(sums.attention))
@@ -131,7 +142,7 @@ def direct_sums(quick: bool) -> Errors:
 def lemma_1_samples(quick: bool) -> Claim:
     """sampled loss, gradient and SGD agree with the formulas"""
     # Arguments of `crosscheck`, which compares the population risk with batches of
-    # samples at random points, and with the steps of SGD runs.
+    # sampled prompts at random points, and its exact descent with runs of SGD.
     arguments: dict[str, Any] = {"points": 3, "steps": 20}
     if quick:
         # Fewer samples, so that the checks are less precise.
@@ -163,23 +174,26 @@ def lemma_1_samples(quick: bool) -> Claim:
 
 @row(bounds.ENVELOPE, bound="certified constants, attained to 1e-5")
 def lemma_1_envelope(quick: bool) -> Claim:
-    """Check the two bounds of the envelope on 2 ℓ_k / E(1 - Attn_k)².
+    """Check the bounds c_k and max_m C^(k)_mm on 2 ℓ_k / E(1 - Attn_k)².
 
     They are checked on random scores, and at the attention that attains them.
     """
     count = 10 if quick else 60
     # Standard deviations of the random scores, which the cases take in turn.
-    sizes = (0.0, 1.0, 4.0)
+    score_sizes = (0.0, 1.0, 4.0)
     holds = []
     # The upper bound divided by the lower one.
     widths = []
     # Errors of the two bounds at the attention that attains them, for cases with N = ∞.
     errors: list[float] = []
+    # The cases take the numbers K and N from these lists in turn.
     for seed, risk in random_cases(count, range(3, 8), (math.inf, 5.0, 60.0)):
-        # c_k and the largest second moment of the error f_m - f_k, for each query.
+        # c_k, and the largest second moment of a difference f_m - f_k, for each query.
         low = risk.task.nondegeneracy(risk.features)
         high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
-        scores = random_scores(seed, risk.features.K, sizes[seed % len(sizes)])
+        size = score_sizes[seed % len(score_sizes)]
+        scores = random_scores(seed, risk.features.K, size)
+        # The check has None instead of a bool if the statement does not apply.
         holds.append(bounds.ENVELOPE.check(risk, scores).holds is True)
         widths.append(float((high / low).max()))
         if math.isinf(risk.N):
@@ -198,7 +212,7 @@ def lemma_1_envelope(quick: bool) -> Claim:
 
 
 class ExtremeRatios(NamedTuple):
-    """Least and largest ratio 2ℓ_k/(1 - a_k)² of each query, over all scores."""
+    """Least and largest ratio 2ℓ_k/(1 - Attn_k)² of each query, over all scores."""
 
     least: Array  # (K,)
     largest: Array  # (K,)
@@ -216,14 +230,16 @@ def _extreme_ratios(risk: icl.PopulationRisk) -> ExtremeRatios:
     K = risk.features.K
     log_p = np.log(risk.features.probs)
 
-    def ratio(other_attention: Array, k: int) -> float:
+    def ratio(shares: Array, k: int) -> float:
         """Return the ratio of query k for shares of the other features, (K - 1,)."""
-        # For N = ∞ the attention is the softmax of S_mk + ln p_m. A score of -ln p_k of
-        # the query's own feature gives it the attention ½, as the others have the
-        # weight 1 together. The ratio 2ℓ_k/(1 - a_k)² does not depend on a_k. At
-        # a_k = ½ it is 8 ℓ_k. Attention of 0 has no logarithm. The number in its place
-        # is far below the 1e-5 to which the row tests the ratios.
-        positive = np.maximum(other_attention, 1e-12)
+        # A share of 0 has no logarithm. The number in its place is far below the 1e-5
+        # to which the row tests the ratios.
+        positive = np.maximum(shares, 1e-12)
+        # For N = ∞ the attention is the softmax of S_mk + ln p_m. With the score
+        # ln(share) - ln p_m another feature has its share as weight, and with the score
+        # -ln p_k the query's own feature has the weight 1. As the shares sum to 1,
+        # Attn_k is ½. The ratio 2ℓ_k/(1 - Attn_k)², which does not depend on Attn_k, is
+        # then 8 ℓ_k.
         scores = np.zeros((K, K))
         scores[np.arange(K) != k, k] = np.log(positive / positive.sum())
         scores[:, k] -= log_p
@@ -238,7 +254,7 @@ def _extreme_ratios(risk: icl.PopulationRisk) -> ExtremeRatios:
         minimum = minimize(
             ratio,
             uniform,
-            (k,),
+            args=(k,),
             method="SLSQP",
             bounds=[(0.0, 1.0)] * (K - 1),
             constraints={"type": "eq", "fun": lambda x: x.sum() - 1.0},
@@ -282,14 +298,15 @@ def _counterexample(quick: bool) -> Claim:
 
     # The condition of the paper: the value of a function at each feature differs by at
     # least LΔ from its value at some other feature.
-    values = theorems.functions_of(law, features)
-    differences_of_f = np.abs(values[:, :, None] - values[:, None])
+    values = theorems.functions_of(law, features)  # a row for each function
+    differences_of_f = np.abs(values[:, :, None] - values[:, None])  # (functions, K, K)
     largest_differences = differences_of_f.max(axis=2)
     meets_condition = bool((largest_differences >= law.L * features.gap).all())
     # The loss is summed here, and may differ from the run's loss by rounding, for which
     # 0.1 % is generous.
     is_learnt = run.converged and loss <= run.epsilon * 1.001
-    # The three features of a half share the attention: each of them has at most 1/3.
+    # The three features of a half share the attention: each of them has at most 1/3,
+    # which is just below this limit.
     is_shared = attention < 0.34
     return Claim.of(
         is_learnt and constant == 0.0 and is_shared and meets_condition,
@@ -324,8 +341,11 @@ def lemma_2_identity(quick: bool) -> Errors:
     ):
         K = risk.features.K
         scores = random_scores(seed, K, size=1.5)
+        # A seed that no scores have, so that the direction does not depend on them
         direction = random_scores(seed + 1000, K, size=1.0)
-        # The formula of the gradient against difference quotients of the loss.
+        # The derivative along the direction, by the formula of the gradient and by
+        # difference quotients of the loss. It may be near 0, so that its error is
+        # relative to the loss.
         slope = float(np.sum(risk.gradient(scores) * direction))
         expected = theorems.differences(risk.loss, scores, direction)
         yield abs(slope - expected) / risk.loss(scores)
@@ -342,10 +362,11 @@ def lemma_2_signs(quick: bool) -> Claim:
         growths.append(_growth_of(risk, seed))
     least_alpha = min(growth.least_alpha for growth in growths)
     error = np.max([growth.error for growth in growths])
-    is_positive = np.concatenate([growth.beta_is_positive for growth in growths])
+    beta_is_positive = np.concatenate([growth.beta_is_positive for growth in growths])
     ratios = np.concatenate([growth.ratios_at_zero for growth in growths])
 
-    # The largest |β|/α of some tasks: along a run, or for random kernels at S = 0.
+    # The largest |β|/α for each kind of task: along a run, or, for random kernels, at
+    # S = 0. Exchangeable tasks have independent values with equal variances.
     steps = 300 if quick else 3000
     equal_variances = np.ones(5)
     unequal_variances = np.array([1.0, 1.3, 0.8])
@@ -359,15 +380,15 @@ def lemma_2_signs(quick: bool) -> Claim:
     shown = ", ".join(f"{ratio:.2g} ({name})" for name, ratio in largest_ratios.items())
     # α may be below 0 by rounding. The least α and the error are relative to the loss
     # at S = 0. The direct sums agree to 1e-15, and 1e-10 is cautious.
-    alpha_is_positive = least_alpha >= -1e-14
+    alpha_is_nonnegative = least_alpha >= -1e-14
     sums_agree = error < 1e-10
     return Claim.of(
-        alpha_is_positive and sums_agree,
+        alpha_is_nonnegative and sums_agree,
         f"{len(growths)} random kernels and scores, N = 2, 4, inf, against direct sums;"
         " sizes at S = 0, and along runs of exchangeable tasks (K = 5) and of the"
         " kernel diag(1, 1.3, 0.8)",
         f"least α {least_alpha:.0e} of the loss at S = 0; off the direct sums by"
-        f" {decade(error)}; β > 0 in {np.mean(is_positive):.0%};"
+        f" {decade(error)}; β > 0 in {np.mean(beta_is_positive):.0%};"
         f" |β| > α for {sum(ratios > 1)} of {len(ratios)} queries of random kernels;"
         f" |β|/α at most {shown}",
         "holds for the signs; of these tasks |β| <= α holds for"
@@ -416,7 +437,7 @@ def _growth_of(risk: icl.PopulationRisk, seed: int) -> Growths:
 
 
 def _cross_ratio_along(variances: Array, steps: int) -> float:
-    """Return the largest |β_mk|/α_k along a run of ``steps`` steps.
+    """Return the largest ``|β_mk|/α_k`` along a run of ``steps`` steps.
 
     The values of functions at the features are independent, with these ``variances``,
     (K,).
@@ -439,20 +460,20 @@ def proposition_1(quick: bool) -> Claim:
     """1 - Attn_k <= √(2ℓ_k/c_k); |ŷ - f(v_k)| <= L Σ Attn_m |v_m - v_k| for every
     L-Lipschitz f; both attained
     """
-    cases = [_attained(seed) for seed in range(4 if quick else 12)]
-    holds = all(case.holds for case in cases)
-    largest_attention_ratio = max(case.attention_ratio for case in cases)
-    prediction_ratios = [case.prediction_ratio for case in cases]
-    largest_search_error = max(case.search_error for case in cases)
+    runs = [_compare_with_bounds(seed) for seed in range(4 if quick else 12)]
+    holds = all(run.holds for run in runs)
+    largest_attention_ratio = max(run.attention_ratio for run in runs)
+    prediction_ratios = [run.prediction_ratio for run in runs]
+    largest_search_error = max(run.search_error for run in runs)
     # Exchangeable tasks attain the first bound, and the worst function of each run the
     # second one. Only rounding separates the numbers that are compared, so that 1e-6
     # and 1e-7 are generous.
-    attained = (
+    are_attained = (
         largest_attention_ratio > 1.0 - 1e-6 and min(prediction_ratios) > 1.0 - 1e-6
     )
     return Claim.of(
-        holds and attained and largest_search_error < 1e-7,
-        f"{2 * len(cases)} checks: random features, four families; f = L|x - v_k| and"
+        holds and are_attained and largest_search_error < 1e-7,
+        f"{2 * len(runs)} checks: random features, four families; f = L|x - v_k| and"
         " 100 drawn L-Lipschitz f a run",
         f"measured/bound at most {largest_attention_ratio:.6f} and"
         f" {np.max(prediction_ratios):.6f}; the second at least"
@@ -462,7 +483,7 @@ def proposition_1(quick: bool) -> Claim:
     )
 
 
-class Attained(NamedTuple):
+class BoundRatios(NamedTuple):
     """How a run compares with both bounds of Proposition 1.
 
     Attributes
@@ -492,8 +513,8 @@ PROPOSITION_1_LAWS = (
 )
 
 
-def _attained(seed: int) -> Attained:
-    """Train on random features, and compare both bounds with the measured numbers."""
+def _compare_with_bounds(seed: int) -> BoundRatios:
+    """Train on random features, and compare the run with both bounds."""
     law = PROPOSITION_1_LAWS[seed % len(PROPOSITION_1_LAWS)]
     features = icl.Features.random(5, d=3, delta=0.5, seed=seed)
     # The first argument is L, and Δ = 0.5 is the gap of the features.
@@ -506,14 +527,15 @@ def _attained(seed: int) -> Attained:
         epsilon=1e-2,
         max_steps=2000,
     )
+    # The risk over K x K scores, and the scores at the end of the run
     risk, scores = bounds.class_scores(run)
     attention = bounds.ATTENTION.check(risk, scores)
     prediction = bounds.PREDICTION.check(run)
-    return Attained(
+    return BoundRatios(
         holds=bool(attention.holds and prediction.holds),
         attention_ratio=_over_its_bound(attention),
         prediction_ratio=_over_its_bound(prediction),
-        search_error=_worst_by_search(run),
+        search_error=_error_of_search(run),
     )
 
 
@@ -524,12 +546,12 @@ def _over_its_bound(check: BoundCheck) -> float:
     return check.measured / check.bound
 
 
-def _worst_by_search(run: icl.Trajectory) -> float:
+def _error_of_search(run: icl.Trajectory) -> float:
     """Compare L Σ_m a_m ‖v_m - v_k‖ with the worst error that a linear programme finds.
 
-    The result is the largest relative difference over all queries. The result also
-    covers two faults of the programme: the worst error that it states may not be the
-    error of the function that it returns, and this function may be steeper than L.
+    The result is the largest relative difference over all queries. It also covers two
+    faults of the programme: the worst error that it states may not be the error of the
+    function that it returns, and this function may be steeper than L.
     """
     if not isinstance(run.risk, icl.PopulationRisk):
         # `simulate` reduces exchangeable tasks to one number, and this run has no
@@ -542,7 +564,7 @@ def _worst_by_search(run: icl.Trajectory) -> float:
     for k in range(len(distances)):
         # `worst_prediction` takes the query's own feature first.
         order = np.r_[k, np.delete(np.arange(len(distances)), k)]
-        attention_of_query = attention[order, k]
+        attention_of_query = attention[order, k]  # column k is for query k
         ordered_distances = distances[np.ix_(order, order)]
         # The worst error, and the values of the function that has it.
         error, function = regression.worst_prediction(
@@ -552,9 +574,12 @@ def _worst_by_search(run: icl.Trajectory) -> float:
         # The programme sets f to 0 at the query's feature.
         error_of_function = float(attention_of_query @ function)
         differences_of_f = np.abs(function[:, None] - function)
-        excess_slope = float(np.max(differences_of_f - L * ordered_distances))
+        # How far a difference of values exceeds L times the distance; 0 if it never
+        # does, because the diagonal is 0.
+        excess = float(np.max(differences_of_f - L * ordered_distances))
         difference = apart(error, [bound, error_of_function]) / error
-        largest = max(largest, difference, excess_slope / L)
+        # Divided by L, the excess is a distance, and comparable to the gap Δ = 0.5.
+        largest = max(largest, difference, excess / L)
     return largest
 
 
@@ -565,7 +590,7 @@ def unseen_functions(quick: bool) -> Claim:
     """
     L = 1.5
     risk = icl.PopulationRisk(
-        icl.Features.random(7, d=2, delta=0.6, seed=5), tasks.RandomCosine(1.5)
+        icl.Features.random(7, d=2, delta=0.6, seed=5), tasks.RandomCosine(L)
     )
     functions = _unseen_functions(risk, L)
     values = functions.values
@@ -578,6 +603,7 @@ def unseen_functions(quick: bool) -> Claim:
         bounds_of_states.append(L * weighted_distances.sum(axis=0))
         predictions = values @ theorems.direct(risk, scores).attention
         errors.append(np.abs(predictions - values))
+    # All functions of a state, the second axis of the errors, have the same bounds.
     worst = float(np.max(np.array(errors) / np.array(bounds_of_states)[:, None]))
     first_error = float(errors[0].max())
     last_error = float(errors[-1].max())
@@ -624,7 +650,7 @@ def _unseen_functions(risk: icl.PopulationRisk, L: float) -> UnseenFunctions:
     # Attention predicts a constant without error, whatever the scores, so that a
     # constant part is not unseen.
     basis = np.vstack([theorems.functions_of(risk.task, risk.features), constant])
-    # Subtract the projection on the rows of the basis.
+    # Subtract the projection on the span of the rows of the basis.
     outside = values - values @ np.linalg.pinv(basis) @ basis
     shares = np.linalg.norm(outside, axis=1) / np.ptp(values, axis=1)
     return UnseenFunctions(values, float(np.min(shares)))
@@ -647,6 +673,7 @@ def concentration(quick: bool) -> Claim:
         prompt_lengths, (2, 5, 20), (0.02, 0.05, 0.15)
     ):
         failure_bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
+        # K in place of probabilities stands for K equally likely features.
         event = theorems.concentration_probability(N, K, delta)
         # A bound of 1 or more says nothing. If the bound is tiny, the failure
         # probability is smaller still, and the difference 1 - P has too few correct
@@ -691,7 +718,8 @@ def conditional_loss(quick: bool) -> Claim:
     # in it has every feature.
     delta = 0.25
     run = icl.descend(risk, eta=4.0, steps=10**4 if quick else 10**7, method="fast")
-    # The least loss on all prompts. It is not 0, as some lack the query's feature.
+    # The least loss on all prompts. It is not 0, as some prompts lack the query's
+    # feature.
     floor = risk.floor()
     start = _conditional(risk, run.states[0], delta)
     end = _conditional(risk, run.states[-1], delta)
@@ -736,25 +764,27 @@ def _conditional(
 ) -> ConditionalLoss:
     """Return mean losses by sums over all prompts, and over the prompts in the event.
 
-    In the event, all counts n_m are within δN (``delta`` N) of p_m N.
+    In the event, all counts n_m are within δN (``delta`` N) of p_m N. The risk has no
+    label noise.
     """
     p = risk.features.probs
     functions = theorems.functions_of(risk.task, risk.features)
     on_all = 0.0
-    in_event = 0.0
+    sum_in_event = 0.0
     event_probability = 0.0
     for k in range(len(p)):
+        # Each of these has an entry or a row for every prompt.
         probability, attention, counts = theorems.prompts(p, risk.N, scores[:, k])
         is_inside = (np.abs(counts - p * risk.N) <= delta * risk.N).all(axis=1)
         # Σ_m a_m (f_m - f_k), with a row for each prompt and a column for each function
         errors = attention @ (functions - functions[:, [k]]).T
-        # The share of each prompt with the query k in the loss, (prompts,).
-        shares = probability * 0.5 * p[k] * (errors**2).sum(axis=1)
-        on_all = on_all + shares.sum()
-        in_event = in_event + shares @ is_inside
+        # The contribution of each prompt with the query k to the loss, (prompts,)
+        contributions = probability * 0.5 * p[k] * (errors**2).sum(axis=1)
+        on_all = on_all + contributions.sum()
+        sum_in_event = sum_in_event + contributions @ is_inside
         event_probability = event_probability + p[k] * float(probability @ is_inside)
     return ConditionalLoss(
-        on_event=in_event / event_probability,
+        on_event=sum_in_event / event_probability,
         on_all=on_all,
         probability=event_probability,
     )
@@ -778,13 +808,15 @@ def noise_floor(quick: bool) -> Errors:
 def lengths(quick: bool) -> Errors:
     """L_N(S) - L_∞(S) = O(1/N)"""
     count = 4 if quick else 12
-    for seed, risk in random_cases(count, range(3, 6)):
+    for seed, risk in random_cases(count, range(3, 6)):  # with N = ∞
         K = risk.features.K
         scores = random_scores(seed, K, size=1.0)
+        loss_at_infinity = risk.loss(scores)
         # A seed has one kernel, whatever the length of the prompts.
-        limit = risk.loss(scores)
-        excess_of_short = random_risk(seed, K, N=10**5).loss(scores) - limit
-        excess_of_long = random_risk(seed, K, N=10**6).loss(scores) - limit
+        loss_of_short = random_risk(seed, K, N=10**5).loss(scores)
+        loss_of_long = random_risk(seed, K, N=10**6).loss(scores)
+        excess_of_short = loss_of_short - loss_at_infinity
+        excess_of_long = loss_of_long - loss_at_infinity
         # If the excess falls like N^-b, the ratio of both excesses is 10^b, because the
         # lengths differ by a factor of 10.
         exponent = math.log10(excess_of_short / excess_of_long)
@@ -837,6 +869,8 @@ def _survey_in_words(
 
     The drift is the factor on a ratio if a parameter grows tenfold.
     """
+    # `survey.rise` has this factor for the largest ratio of a run, and `survey.fall`
+    # for the least one.
     drift = _drift_in_words(survey.rise)
     if not statement.upper_only:
         drift = f"largest {drift}; smallest {_drift_in_words(survey.fall)}"
@@ -844,15 +878,14 @@ def _survey_in_words(
         f"measured/scale {survey.low:.2g}..{survey.high:.2g} over the phases, mean"
         f" {survey.typical:.2g}; drift per decade: {drift}"
     )
-    for measured in _limits(statement, survey):
-        values = listed(measured.limit.values, "g")
-        ratios = listed(measured.ratios, ".3g")
-        words += f"; {measured.side} at {measured.limit.quantity} = {values}: {ratios}"
+    for side, limit, ratios in _limits(statement, survey):
+        values = listed(limit.values, "g")
+        words += f"; {side} at {limit.quantity} = {values}: {listed(ratios, '.3g')}"
     return words
 
 
 def _drift_in_words(factors: dict[str, float]) -> str:
-    """Return, in words, the parameters on which a ratio depends.
+    """Return, in words, the parameters on which a ratio clearly depends.
 
     ``factors`` has the factor on the ratio if a parameter grows tenfold, by parameter.
     """
@@ -915,7 +948,7 @@ def _limits(
 
 
 def _cross_terms_over_growth() -> float:
-    """Return the error of |β_mk| = α_k/(K-1) for exchangeable tasks.
+    """Return the error of ``|β_mk| = α_k/(K-1)`` for exchangeable tasks.
 
     The growth is computed by sums over functions.
     """
@@ -929,6 +962,7 @@ def _cross_terms_over_growth() -> float:
         growth = -theorems.direct(full, reduced.scores(gap)).slope
         alpha = np.diagonal(growth)
         is_other = ~np.eye(K, dtype=bool)
+        # Column k, the scores of query k, is divided by α_k.
         ratios = np.abs(growth / alpha)[is_other]
         errors.append(apart(ratios * (K - 1.0), 1.0))
     return max(errors)
@@ -1024,27 +1058,29 @@ ORDERS: dict[str, Row] = {
 def phase_one_explicit(quick: bool) -> Claim:
     """Check the bounds on T₁ by plain iteration.
 
-    The row `phase_one_proved` proves them by ball arithmetic, for all K and c in a box
-    (docs/proved.md).
+    The row ``phase_one_proved`` proves them by ball arithmetic, for all K and c in a
+    box (docs/proved.md).
     """
-    sizes = (2, 3, 10, 1000) if quick else (2, 3, 4, 7, 10, 30, 100, 300, 1000)
-    cases = [*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]
+    feature_counts = (2, 3, 10, 1000) if quick else (2, 3, 4, 7, 10, 30, 100, 300, 1000)
+    cases = [*itertools.product(feature_counts, (0.01, 1.0, 30.0, 1e3, 1e6))]
     K, c = np.array(cases).T
-    counts = np.array([_phase_one_steps(*case) for case in cases])
+    steps = np.array([_phase_one_steps(*case) for case in cases])
     lower, upper = regression.phase_one_bounds(K, c)
-    # Two features start with attention ½, so that T₁ and both of its bounds are 0.
-    over_lower = (counts[lower > 0] / lower[lower > 0]).min()
-    over_upper = (counts[upper > 0] / upper[upper > 0]).max()
-    two_features_need_none = not counts[upper == 0].any()
-    is_above_lower = over_lower >= 1.0 - EQUAL
-    is_below_upper = over_upper <= 1.0 + EQUAL
+    # Two features start with attention ½, so that T₁ and both of its bounds are 0. For
+    # three features the lower bound F(1/3) - F(1/K) is 0, too.
+    least_over_lower = (steps[lower > 0] / lower[lower > 0]).min()
+    largest_over_upper = (steps[upper > 0] / upper[upper > 0]).max()
+    two_features_need_none = not steps[upper == 0].any()
+    is_above_lower = least_over_lower >= 1.0 - EQUAL
+    is_below_upper = largest_over_upper <= 1.0 + EQUAL
     # The row says that the upper bound is attained to 5 %.
-    is_attained = over_upper > 0.95
+    is_attained = largest_over_upper > 0.95
     return Claim.of(
         is_above_lower and is_below_upper and is_attained and two_features_need_none,
-        f"{len(K)} runs iterated, K = 2..{sizes[-1]}, c = ηγK/(K-1)² = 0.01..1e6",
-        f"T₁ over the lower bound at least {over_lower:.3f}, over the upper one at most"
-        f" {over_upper:.3f}",
+        f"{len(K)} runs iterated, K = 2..{feature_counts[-1]}, c = ηγK/(K-1)² ="
+        " 0.01..1e6",
+        f"T₁ over the lower bound at least {least_over_lower:.3f}, over the upper one"
+        f" at most {largest_over_upper:.3f}",
     )
 
 
@@ -1060,6 +1096,7 @@ def phase_one_proved(quick: bool) -> Claim:
     """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 at every point of a box, cut
     until balls decide
     """
+    # python-flint is an optional dependency.
     from flint import arb
 
     from icl_theory.certified.closed import everywhere, phase_one_lies_between
@@ -1085,9 +1122,10 @@ def after_phase_one_explicit(quick: bool) -> Claim:
 
     Ball arithmetic proves it for all parameters (docs/proved.md).
     """
-    # Deficits 1 - Attn at the end of a run. The bound is nearly attained at 0.243.
+    # Deficits 1 - Attn at the end of a run. The bound is nearly attained at 0.243, to
+    # which 0.245 is close enough.
     deficits = (0.245, 0.05) if quick else (0.45, 0.3, 0.245, 0.1, 0.05, 0.02)
-    ratios = _over_bound((2, 3, 20, 100), (0.01, 3.0, 100.0, 1e6), deficits)
+    ratios = _steps_over_bound((2, 3, 20, 100), (0.01, 3.0, 100.0, 1e6), deficits)
     largest = float(np.max(ratios))
     return Claim.of(
         largest <= 1.0 + EQUAL and largest > 0.99,
@@ -1104,13 +1142,13 @@ def theorem_1_explicit(quick: bool) -> Claim:
     Theorem 1 is about targets of this size or larger, where δ is the δ of the
     concentration event, and calls the last step T_f. At this ε its bound is the bound
     of Theorem 2: (7/16)(K-1)/(ηε) is then (7/4)(K-1)/(ηL²Δ²δ²). So the ratios are the
-    same as in `after_phase_one_explicit`.
+    same as in ``after_phase_one_explicit``.
     """
     # The loss at the deficit 1 - Attn is ½γK/(K-1) (1 - Attn)². This loss is γδ²/2 at
     # the deficit δ √((K-1)/K), so that each deficit stands for a δ. At the deficit
     # 0.245 the bound of Theorem 2 is nearly attained.
     deficits = (0.245,)
-    ratios = _over_bound((3, 20, 100), (0.01, 1.0, 100.0), deficits)
+    ratios = _steps_over_bound((3, 20, 100), (0.01, 1.0, 100.0), deficits)
     largest = float(np.max(ratios))
     return Claim.of(
         largest <= 1.0 + EQUAL and largest > 0.99,
@@ -1119,15 +1157,18 @@ def theorem_1_explicit(quick: bool) -> Claim:
     )
 
 
-def _over_bound(
-    sizes: tuple[int, ...], constants: tuple[float, ...], deficits: tuple[float, ...]
+def _steps_over_bound(
+    feature_counts: tuple[int, ...],
+    step_constants: tuple[float, ...],
+    deficits: tuple[float, ...],
 ) -> Array:
     """Return ``T - T₁ - 1`` divided by its bound, for every run.
 
-    There is a run for each combination of K (``sizes``), the step constant c
-    (``constants``), and the deficit 1 - Attn at which the run ends. All have γ = 1.
+    There is a run for each combination of K (``feature_counts``), the step constant c,
+    and the deficit 1 - Attn at which the run ends. All have γ = 1.
     """
-    cases = [*itertools.product(sizes, constants, deficits)]  # K, c and the deficit
+    # K, c and the deficit of each run
+    cases = [*itertools.product(feature_counts, step_constants, deficits)]
     # `after_phase_one` bounds T - T₁ by (7/16)(K-1)/(ηε) + 1. The 1 is the last step,
     # which may go far beyond ε. This 1 is subtracted from both sides, so that the ratio
     # says how tight the first term is, however few steps there are.

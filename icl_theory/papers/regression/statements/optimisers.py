@@ -1,13 +1,15 @@
-"""An open question: the effect of other update rules on the phases and the tail.
+"""An open question: the effect of update rules other than gradient descent.
 
-Letters: there are K features and N = ∞ tokens. In the exchangeable class all pairs of
-features have the variogram γ, and one number describes the scores: the gap u between
-the score of the query's own feature and all other scores. The learning rate is η, and a
-run ends at the loss ε, after T_ε steps. T_I, T_II and T_III are the lengths of the
-phases. Phase I ends at attention ½ on the query's own feature, and Phase III is the
-tail, in which the loss of gradient descent falls like 1/t. Adam has the decay rate β₂
-of its mean squares, and the term ε of its denominator, which is called the stabiliser
-here.
+Letters: there are K features, whose smallest distance is Δ, and N = ∞ tokens. Functions
+are L-Lipschitz. In the exchangeable class all pairs of features have the variogram
+γ = L²Δ²/2, and one number describes the scores: the gap u between the score of the
+query's own feature and the other scores, which are all equal. The learning rate is η,
+the loss at step t is L(t), and a run ends at the loss ε, after T_ε steps. T_I, T_II and
+T_III are the lengths of the phases. Phase I ends at attention ½ on the query's own
+feature, and Phase III is the tail, in which the loss of gradient descent falls like
+1/t. Momentum has the factor β, and weight decay the factor λ. Adam has the decay rate
+β₂ of its mean squares, and the term ε of its denominator, which is called the
+stabiliser here.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ SMALL_K = 6
 # Adam's default ε, and the learning rate of the runs with several ε.
 DEFAULT_STABILISER = engine.Adam().stabiliser
 ETA_OF_STABILISERS = 0.1
-# The effective learning rate η/(1 - β) of the runs with weight decay and momentum β.
+# The effective learning rate η/(1 - β) of the runs with weight decay; β is 0 without
+# momentum.
 DECAYED_RATE = 4.0
 # An answer says that measured numbers agree with expected ones if they differ by less
 # than this share. The value is a choice, for words and not for verdicts; the largest
@@ -87,11 +90,10 @@ def optimisers(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _momentum(quick: bool) -> tuple[str, list[Series]]:
-    """Compare phases under momentum with those of gradient descent, and with a formula.
+    """Compare momentum with gradient descent, and with a formula.
 
-    Momentum β should act like the learning rate η/(1 - β), so that the lengths of the
-    phases are 1 - β times those of gradient descent. Return the answer in words, and
-    its curves.
+    Momentum β should act like the learning rate η/(1 - β), so that each phase is 1 - β
+    times as long as under gradient descent. Return the answer in words, and its curves.
     """
     risk = icl.ExchangeableRisk(K, GAMMA)
     eta = 0.1
@@ -99,24 +101,27 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
     plain_run = icl.descend(risk, eta, epsilon=epsilon)
     plain_lengths = _measured_ends(plain_run).lengths
     series = [along("gradient descent", plain_run, plain_run.loss)]
-    scaled_lengths = []
+    # For each run, the lengths of its phases, divided by 1 - β and by the lengths under
+    # gradient descent.
+    length_ratios = []
     errors_of_ends = []
-    for beta in (0.9,) if quick else (0.3, 0.5, 0.7, 0.9):
+    betas = (0.9,) if quick else (0.3, 0.5, 0.7, 0.9)
+    for beta in betas:
         for rule_type in (engine.HeavyBall, engine.Nesterov):
             run = icl.descend(risk, eta, epsilon=epsilon, rule=rule_type(beta))
             measured = _measured_ends(run)
             is_nesterov = rule_type is engine.Nesterov
             predicted = _predicted_ends(risk, eta, beta, epsilon, is_nesterov)
-            scaled_lengths.append(measured.lengths / (1.0 - beta) / plain_lengths)
+            length_ratios.append(measured.lengths / (1.0 - beta) / plain_lengths)
             errors_of_ends.append(np.subtract(measured, predicted))
         # At the scale of the figure both rules have the same curve: draw it for the
         # last rule.
         series.append(along(f"β = {beta:g}", run, run.loss))
 
-    ratios = np.array(scaled_lengths)  # (runs, 4)
+    ratios = np.array(length_ratios)  # (runs, 4): a column for each length
     ranges = _named(
         ("T_I", "T_II", "T_III", "T_ε"),
-        [span(of_runs, ".3f") for of_runs in ratios.T],
+        [span(ratios_of_length, ".3f") for ratios_of_length in ratios.T],
     )
     largest_errors = np.abs(errors_of_ends).max(axis=0)  # (3,): one for each end
     shown_errors = _named(
@@ -143,10 +148,10 @@ def _measured_ends(run: icl.Trajectory) -> Ends:
 
     The run must reach its target.
     """
+    # `tail_start` returns the deficit 1 - attention at which the tail begins.
+    attention_in_tail = 1.0 - regression.tail_start(K)
     attends = run.first(lambda state: float(np.min(state.attention)) >= 0.5)
-    tail = run.first(
-        lambda state: float(np.min(state.attention)) >= 1.0 - regression.tail_start(K)
-    )
+    tail = run.first(lambda state: float(np.min(state.attention)) >= attention_in_tail)
     # A run that reaches its target has passed the other two ends.
     assert attends is not None
     assert tail is not None
@@ -182,7 +187,10 @@ def _predicted_ends(
         return -float(gradient)
 
     def time_per_gap(u: float) -> float:
-        """dt/du of the flow, whose velocity is the rate times g over the metric."""
+        """dt/du of the flow, whose velocity is the rate times g over the metric.
+
+        The metric is the squared length of the change of all scores if u grows by 1.
+        """
         return risk.metric / (rate * slope(u))
 
     def steps_to(u: float) -> float:
@@ -215,9 +223,9 @@ def _predicted_ends(
 def _adam(quick: bool) -> tuple[str, list[Series]]:
     """Measure the rate of Adam's exponential tail, its end, and the 1/t tail after it.
 
-    The loss should fall by the factor √β₂ in each step, until Adam's ε (`stabiliser`)
-    dominates its denominator. From then on Adam is gradient descent at the rate η/ε,
-    with the tail law t L(t) = (K-1) ε/(4η). See docs/theory/rules.md, "Adam's tail is
+    The loss should fall by the factor √β₂ in each step, until Adam's ε (the stabiliser)
+    dominates its denominator. From then on Adam is gradient descent at the rate η/ε, so
+    that t L(t) tends to (K-1) ε/(4η). See docs/theory/rules.md, "Adam's tail is
     exponential". Return the answer in words, and its curve.
     """
     # With a smaller β₂, a shorter memory, the loss falls faster. Quick runs then need
@@ -233,32 +241,33 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
 
     etas = (0.1, 0.2) if quick else (0.025, 0.05, 0.1, 0.2)
     runs_by_rate = [runs.of(eta, DEFAULT_STABILISER, steps) for eta in etas]
-    # These losses are within the exponential tail: after the phases, and before Adam's
-    # ε matters.
+    # The losses 1e-6 and 1e-8 are within the exponential tail: it has begun, and Adam's
+    # ε does not matter yet.
     rates = [_decline(run, high=1e-6, low=1e-8) for run in runs_by_rate]
     is_exponential = off(rates, expected_rate) < ROUGHLY
 
     # For each stabiliser, the loss at which the exponential tail ends.
-    ends = {}
+    end_losses = {}
     for stabiliser in (1e-6, 1e-7, DEFAULT_STABILISER):
         run = runs.of(ETA_OF_STABILISERS, stabiliser, steps)
-        ends[stabiliser] = _end_of_exponential(run, expected_rate)
-    exponent = power(list(ends), list(ends.values()))
+        end_losses[stabiliser] = _end_of_exponential(run, expected_rate)
+    exponent = power(list(end_losses), list(end_losses.values()))
 
-    # The 1/t tail begins first with the largest stabiliser.
-    largest_stabiliser = max(ends)
+    # The 1/t tail begins first with the largest stabiliser. The limit of t L(t) is
+    # (K-1) ε/(4η).
+    largest_stabiliser = max(end_losses)
     long_run = runs.of(ETA_OF_STABILISERS, largest_stabiliser, last_steps)
     limit = (SMALL_K - 1) * largest_stabiliser / (4.0 * ETA_OF_STABILISERS)
     over_limit = float(long_run.t[-1] * long_run.loss[-1]) / limit
-    drawn = runs_by_rate[-1]
+    drawn_run = runs_by_rate[-1]
     return (
         f"Adam's tail is {'exponential' if is_exponential else 'not exponential'}: for"
         f" β₂ = {beta2:g} the loss falls at the rate {listed(rates, '.4f')} in each"
         f" step for η = {listed(etas, 'g')}, where ½|ln β₂| = {expected_rate:.4f}. The"
-        f" rate has halved at the loss {listed(ends.values(), '.0e')} for Adam's ε ="
-        f" {listed(ends, '.0e')}, fitted by ε^{exponent:.2f}; after that t L(t)"
-        f" 4η/((K-1)ε) is {over_limit:.2f} at step {int(long_run.t[-1]):,}."
-    ), [along("Adam", drawn, drawn.loss)]
+        f" rate has halved at the loss {listed(end_losses.values(), '.0e')} for Adam's"
+        f" ε = {listed(end_losses, '.0e')}, fitted by ε^{exponent:.2f}; after that t"
+        f" L(t) 4η/((K-1)ε) is {over_limit:.2f} at step {int(long_run.t[-1]):,}."
+    ), [along("Adam", drawn_run, drawn_run.loss)]
 
 
 class _AdamRuns:
@@ -271,7 +280,7 @@ class _AdamRuns:
         self._runs: dict[tuple[float, float, int], icl.Trajectory] = {}
 
     def of(self, eta: float, stabiliser: float, steps: int) -> icl.Trajectory:
-        """Return a run of all steps, even if the loss no longer falls."""
+        """Return the run of all ``steps``, even if its loss no longer falls."""
         key = (eta, stabiliser, steps)
         if key not in self._runs:
             rule = engine.Adam(beta2=self._beta2, stabiliser=stabiliser)
@@ -282,10 +291,12 @@ class _AdamRuns:
 
 
 def _decline(run: icl.Trajectory, high: float, low: float) -> float:
-    """Return the fall of ln loss in a step, on average between two losses."""
+    """Return the mean fall of ln loss per step between the losses ``high`` and ``low``.
+
+    The run must go below both losses.
+    """
     first = run.first(lambda state: state.loss <= high)
     last = run.first(lambda state: state.loss <= low)
-    # The runs of this question go far below both losses.
     assert first is not None
     assert last is not None
     return math.log(run.at(first).loss / run.at(last).loss) / (last - first)
@@ -294,8 +305,8 @@ def _decline(run: icl.Trajectory, high: float, low: float) -> float:
 def _end_of_exponential(run: icl.Trajectory, expected_rate: float) -> float:
     """Return the loss after which ln loss falls at less than half the expected rate.
 
-    Rates are taken between neighbouring saved steps. The result is the loss at the end
-    of the last interval in which the rate is half of the expected one or more.
+    Rates are taken in the intervals between neighbouring saved steps. The result is the
+    loss at the end of the last interval whose rate is half of the expected one or more.
     """
     rates = -np.diff(np.log(run.loss)) / np.diff(run.t)
     fast_intervals = np.flatnonzero(rates >= 0.5 * expected_rate)
@@ -334,10 +345,10 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
         differences.append(abs(float(heavy_run.loss[-1]) / resting_loss - 1.0))
         series.append(along(f"λ = {decay:.0e}", run, run.loss))
     ratios = np.divide(resting_losses, predicted)
-    # The difference comes from skipped steps. If the difference is small, only a bound
-    # is shown, as its digits would differ between machines.
-    largest = max(differences)
-    agreement = "1e-6" if largest < 1e-6 else f"{largest:.0e}"
+    # The difference comes from skipped steps. If it is small, only a bound is shown,
+    # because its digits would differ between machines.
+    largest_difference = max(differences)
+    agreement = "1e-6" if largest_difference < 1e-6 else f"{largest_difference:.0e}"
     exponent = power(decays, resting_losses)
     return (
         f"Weight decay ends the tail: for λ = {listed(decays, '.0e')} the loss comes to"
@@ -353,10 +364,10 @@ def _decayed(
     """Return a run that is long enough to come to rest.
 
     ``decay`` is the weight decay λ of the rule, and ``eta`` its learning rate. With
-    momentum β the effective rate ``eta``/(1 - β) must be `DECAYED_RATE`.
+    momentum β the effective rate ``eta/(1 - β)`` must be ``DECAYED_RATE``.
     """
-    # After t steps at the effective rate r = 4, the distance from rest has fallen at
-    # least like e^(-rλt). With t = 10/λ this is e^-40.
+    # After t steps at the effective rate r = 4, the distance of u from its value at
+    # rest has fallen at least like e^(-rλt). With t = 10/λ this is e^-40.
     steps = math.ceil(10.0 / decay)
     return icl.descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 

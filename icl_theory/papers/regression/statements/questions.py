@@ -3,14 +3,18 @@
 The docstring of a function that is decorated with ``question`` is the question. The
 function returns the answer in words, and the curves of its figure.
 
-Letters: K features have the smallest distance Δ, called their gap, and the
-probabilities p. Functions are L-Lipschitz. A prompt has N tokens, with label noise of
-standard deviation σ. In the exchangeable class all pairs of features have the variogram
-γ = L²Δ²/2, and one number describes the scores: the gap u between the score of the
-query's own feature and all other scores. The attention on the query's own feature is
-Attn. The learning rate is η, and a run ends at the loss ε after T steps. Phase I ends
-at the step T₁, at Attn = ½; the tail is the last phase, in which the loss falls like
-1/t. From L* on, the crossover between the regimes, a run reaches ε only in the tail.
+Letters: K features v_m have the probabilities p_m. The smallest distance between two
+features is Δ, called their gap. Functions f are L-Lipschitz, with f_m = f(v_m). The
+argument of a family of tasks, as in ``tasks.Linear(2.0)``, is L. A prompt has N tokens,
+with label noise of standard deviation σ. In the exchangeable class all pairs of
+features have the same variogram γ = ½ E(f_m - f_j)², here L²Δ²/2. One number then
+describes the scores: the gap u between the score of the query's own feature and the
+other scores, which are all equal. The attention on the query's own feature is Attn.
+
+The learning rate is η, and the loss at step t is L(t). A run ends at the loss ε after T
+steps. Phase I ends at the step T₁, at Attn = ½; the tail is the last phase, in which
+the loss falls like 1/t. The crossover L* divides the regimes: for L above L* a run
+reaches ε only in the tail. T is then called T_s.
 """
 
 from __future__ import annotations
@@ -45,15 +49,15 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
     epsilon = 1e-6
     eta = 1e-2
     count = 101 if quick else 401
-    # The numbers of features for which T ~ L^-2 is reached, and those for which T
-    # becomes independent of L.
+    # In words, the numbers of features for which T ~ L^-2 is reached, and the numbers
+    # for which T becomes independent of L.
     reach_square = []
     reach_constant = []
     transitions = []
     series = []
     for K in (20, 1000):
         times = _times_by_size(K, epsilon, eta, count)
-        # d ln T/d ln L, by differences
+        # d ln T/d ln L for each L, by differences
         exponent = np.gradient(np.log(times.steps), np.log(times.lipschitz))
         # The answer says "to 5 %": the exponent comes within 0.1 of -2, or of 0. The
         # distance between -2 and 0 is 2.
@@ -63,7 +67,7 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
             reach_constant.append(f"K = {K}")
         predicted = regression.crossover(epsilon, delta=1.0, K=K)
         transitions.append(_transition(K, times.lipschitz, exponent, predicted))
-        series += _parts_of_time(K, times, epsilon, eta)
+        series += _curves_of_time(K, times, epsilon, eta)
     return (
         "T ~ L^-2 is reached to 5 % for"
         f" {' and '.join(reach_square) or 'no K here'}, T independent of L for"
@@ -79,13 +83,13 @@ class TimesBySize(NamedTuple):
     steps: Array  # (P,)
 
 
-def _parts_of_time(
+def _curves_of_time(
     K: int, times: TimesBySize, epsilon: float, eta: float
 ) -> list[Series]:
-    """Return the curves of the number of steps, and of the two parts of it.
+    """Return the curves of the number of steps, and of its two leading terms.
 
-    The parts are the time to learn to attend, K²/(ηγ), and the time of the tail,
-    (K-1)/(4ηε). A part is drawn only where it is at least a tenth of the other one.
+    The terms are the time to learn to attend, K²/(ηγ), and the time of the tail,
+    (K-1)/(4ηε). A term is drawn only where it is more than a tenth of the other one.
     Elsewhere it is far below the steps and would only take space in the figure.
     """
     # γ = ½L² for Δ = 1.
@@ -111,15 +115,15 @@ def _parts_of_time(
 def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySize:
     """Count the steps to ε for ``count`` values of L, and Δ = 1.
 
-    The values begin at the least L with which the loss at the start is above ε, and end
-    at 100 L*.
+    The values begin 5 % above the L with which the loss at the start is ε, and end at
+    100 L*.
     """
-    # The loss at the start, ¼L²(K-1)/K, is ε at this L. Begin just above it.
+    # The loss at the start, ¼L²(K-1)/K, is ε at this L.
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
     highest = 100.0 * regression.crossover(epsilon, delta=1.0, K=K)
     lipschitz = np.geomspace(1.05 * lowest, highest, count)
     runs = counted_runs(
-        size=lipschitz,
+        size=lipschitz,  # LΔ
         eta=np.full(count, eta),
         K=np.full(count, float(K)),
         epsilon=np.full(count, epsilon),
@@ -135,9 +139,9 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
     ``predicted`` is L*. For few features the exponent never comes near -2, and its
     lowest value may be above -1.8.
     """
-    lowest = int(np.argmin(exponent))
-    lipschitz = lipschitz[lowest:]
-    exponent = exponent[lowest:]
+    index_of_lowest = int(np.argmin(exponent))
+    lipschitz = lipschitz[index_of_lowest:]
+    exponent = exponent[index_of_lowest:]
     share = -exponent.min() / 2.0  # of the way from 0 to -2
     # Adding 0 turns -0.00 into 0.00.
     end = round(float(exponent[-1]), 2) + 0.0
@@ -147,9 +151,9 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
     )
 
     # A tenth of the way from -2 to 0, half of it, and nine tenths.
-    start = _first_with(exponent, -1.8, lipschitz)
-    middle = _first_with(exponent, -1.0, lipschitz)
-    stop = _first_with(exponent, -0.2, lipschitz)
+    start = _first_lipschitz(exponent, -1.8, lipschitz)
+    middle = _first_lipschitz(exponent, -1.0, lipschitz)
+    stop = _first_lipschitz(exponent, -0.2, lipschitz)
     if start is not None and stop is not None:
         decades = math.log10(stop / start)
         words += f"; from -1.8 to -0.2 it takes {decades:.1f} decades of L"
@@ -164,7 +168,7 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
     return words + "."
 
 
-def _first_with(exponent: Array, value: float, lipschitz: Array) -> float | None:
+def _first_lipschitz(exponent: Array, value: float, lipschitz: Array) -> float | None:
     """Return the smallest L whose exponent is at least ``value``.
 
     The exponents rise from their lowest one. The result is None if all exponents are
@@ -181,6 +185,8 @@ def _first_with(exponent: Array, value: float, lipschitz: Array) -> float | None
 def linear(quick: bool) -> tuple[str, list[Series]]:
     """Does the linear case reduce to this?"""
     steps = 200 if quick else 2000
+    # For each family, a law of tasks and six features, all pairs of which have the same
+    # variogram
     families = equivalent(6)
     # Descent on the one number u with γ = 1. The runs on other tasks are rescaled to
     # γ = 1: `rescaled` trains at the rate 1/γ, and divides the losses by γ.
@@ -206,19 +212,19 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
 def tightness(quick: bool) -> tuple[str, list[Series]]:
     """Are the bounds tight?"""
     points = 10 if quick else 30
-    sizes = np.unique(np.logspace(math.log10(5), 5, points).astype(int))
-    attend = _phase_one_over_bounds(sizes)
+    feature_counts = np.unique(np.logspace(math.log10(5), 5, points).astype(int))  # K
+    phase_one = _phase_one_over_bounds(feature_counts)
     targets = np.logspace(-9, -2, points)
     tail = _tail_over_bounds(targets)
 
-    attend_words = _moves(
+    phase_one_words = _moves(
         "T₁",
         bounds=("K² ln K/(ηL²Δ²)", "K²/(ηL²Δ²)"),
-        ends=f"K = {sizes[0]} and {sizes[-1]:,}",
-        with_log=attend.with_log,
-        without_log=attend.without_log,
+        ends=f"K = {feature_counts[0]} and {feature_counts[-1]:,}",
+        with_log=phase_one.with_log,
+        without_log=phase_one.without_log,
     )
-    # Reversed: from ε = 1e-2 on down.
+    # Reversed, because the targets rise, and the words begin with the largest one.
     tail_words = _moves(
         "T_s - T₁",
         bounds=("K ln(K LΔ ε^-½)/(ηε)", "K/(ηε)"),
@@ -226,15 +232,18 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
         with_log=tail.with_log[::-1],
         without_log=tail.without_log[::-1],
     )
-    return f"{attend_words} {tail_words}", [
+    return f"{phase_one_words} {tail_words}", [
         Series(
-            "Phase I: T₁ over K² ln K / (ηL²Δ²)", sizes.astype(float), attend.with_log
+            "Phase I: T₁ over K² ln K / (ηL²Δ²)",
+            feature_counts.astype(float),
+            phase_one.with_log,
         ),
         Series("tail: Tₛ − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, tail.with_log),
     ]
 
 
-# The learning rate of all runs of `tightness`: small, so that a run is near the flow.
+# The learning rate of all runs of ``tightness``. It is so small that descent follows
+# the flow.
 ETA_OF_TIGHTNESS = 0.01
 
 
@@ -245,19 +254,20 @@ class TimeOverBounds(NamedTuple):
     without_log: Array  # divided by the bound without its logarithm, (P,)
 
 
-def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
-    """Return T₁ divided by K² ln K/(ηL²Δ²), and by K²/(ηL²Δ²), for all ``sizes`` K."""
+def _phase_one_over_bounds(feature_counts: NDArray[np.int64]) -> TimeOverBounds:
+    """Return T₁ divided by K² ln K/(ηL²Δ²), and by K²/(ηL²Δ²), for each K."""
     eta = ETA_OF_TIGHTNESS
     L = math.sqrt(2.0)
     phase_one_steps = []
-    for K in sizes:
+    for K in feature_counts:
         run = icl.simulate(L, delta=1.0, eta=eta, K=int(K), epsilon=1e-3)
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         phase_one_steps.append(end_of_phase_one)
     # L²Δ² = 2
-    without_log = np.array(phase_one_steps) * eta * 2.0 / sizes**2
-    return TimeOverBounds(without_log / np.log(sizes), without_log)
+    without_log = np.array(phase_one_steps) * eta * 2.0 / feature_counts**2
+    with_log = without_log / np.log(feature_counts)
+    return TimeOverBounds(with_log, without_log)
 
 
 def _tail_over_bounds(targets: Array) -> TimeOverBounds:
@@ -328,16 +338,17 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     """Descend with label noise, at rates around the stability limit of the minimum.
 
     One start is near the minimum, and one at zero scores. Return the answer in words,
-    and the excess of the loss over the minimum by learning rate.
+    and curves of the excess of the loss over the minimum against the learning rate.
     """
     risk = icl.PopulationRisk(
         icl.Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
     )
     stable = icl.largest_stable_eta(risk)
-    limit = stable.eta  # 2/λ_max at the minimum
+    # 2/λ_max, with the largest eigenvalue λ_max of the Hessian at the minimum
+    limit = stable.eta
     minimum = stable.params
     least_loss = risk.loss(minimum)
-    near = minimum + 1e-3 * np.random.default_rng(0).normal(size=minimum.shape)
+    near_minimum = minimum + 1e-3 * np.random.default_rng(0).normal(size=minimum.shape)
     # Learning rates divided by the limit.
     factors = np.array([0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
     steps = 2000
@@ -348,13 +359,13 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     from_near = []
     from_zero = []
     for eta in (factors * limit).tolist():
-        last_params = plain_descent(risk, near, eta, steps)
+        last_params = plain_descent(risk, near_minimum, eta, steps)
         from_near.append(risk.loss(last_params) - least_loss)
         from_zero.append(_height_at_end(risk, eta, steps) - least_loss)
     excess_from_near = np.array(from_near)
     excess_from_zero = np.array(from_zero)
     # Descent settles if the excess has fallen, and leaves the minimum if it has grown.
-    settles = excess_from_near < risk.loss(near) - least_loss
+    settles = excess_from_near < risk.loss(near_minimum) - least_loss
     behaviour = []
     for factor, does_settle in zip(factors, settles, strict=True):
         behaviour.append(f"{factor:g} ({'settles' if does_settle else 'leaves'})")
@@ -394,7 +405,7 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
         icl.Features.simplex(K, delta=1.0, probs=p), tasks.Exchangeable(2.0)
     )
     run = icl.descend(risk, eta=2.0, epsilon=1e-3)
-    half_steps = [_first_half(run, k) for k in range(K)]
+    half_steps = [_step_of_half(run, k) for k in range(K)]
     # The queries are in the order of their frequency, the most frequent one first.
     is_ordered = all(
         earlier <= later for earlier, later in itertools.pairwise(half_steps)
@@ -403,10 +414,11 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     exponent = power(p, np.maximum(half_steps, 1))
 
     # t L(t), divided by its limit (K-1)/(4η) in the tail law, for η = 2.
-    over_tail_law = run.t * run.loss * 8.0 / (K - 1)
-    decade_before = float(np.interp(run.t[-1] / 10.0, run.t, over_tail_law))
-    end = float(over_tail_law[-1])
-    approaches = abs(end - 1) < abs(decade_before - 1)
+    over_limit = run.t * run.loss * 8.0 / (K - 1)
+    # The quotients at a tenth of the last step, and at the last step.
+    quotient_before = float(np.interp(run.t[-1] / 10.0, run.t, over_limit))
+    last_quotient = float(over_limit[-1])
+    approaches = abs(last_quotient - 1) < abs(quotient_before - 1)
     # The two most frequent queries, and the rarest.
     series = [
         along(f"p = {p[k]:g}", run, 1.0 - run.attention[:, k]) for k in (0, 1, K - 1)
@@ -415,13 +427,13 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
         "Queries learn at different times,"
         f" {'frequent ones first' if is_ordered else 'not in the order of frequency'}:"
         f" Attn_k passes ½ at steps {half_steps} for p = {p.tolist()}, fitted by"
-        f" p^{exponent:.1f}. t L(t) 4η/(K-1) goes from {decade_before:.3f} to"
-        f" {end:.3f} in the last decade of steps,"
+        f" p^{exponent:.1f}. t L(t) 4η/(K-1) goes from {quotient_before:.3f} to"
+        f" {last_quotient:.3f} in the last decade of steps,"
         f" {'towards' if approaches else 'away from'} the 1 of the tail law."
     ), series
 
 
-def _first_half(run: icl.Trajectory, k: int) -> int:
+def _step_of_half(run: icl.Trajectory, k: int) -> int:
     """Return the first step at which query k has attention ½ or more on its feature.
 
     The run must go to a small loss, at which every query has more attention than this.
@@ -443,7 +455,7 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     is_beyond = lipschitz > regression.crossover(epsilon, delta=1.0, K=K)
     first_beyond = int(np.argmax(is_beyond))  # the index of the first L beyond L*
     # From some L on the first steps are so long that they reach far into the tail. The
-    # first steps count as an overshoot if they save half of the tail's steps or more.
+    # first steps count as an overshoot if they save more than half of the tail's steps.
     overshoots = is_beyond & (fixed < 0.5 * tail)
     overshoot_words = "nowhere on this grid"
     first_overshoot = len(lipschitz)
@@ -471,8 +483,8 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
 class StepsAtRates(NamedTuple):
     """Steps to ε for each of P Lipschitz constants, at the rates 1 and K/γ."""
 
-    fixed: Array  # (P,)
-    shrinking: Array  # (P,)
+    fixed: Array  # at the rate 1, (P,)
+    shrinking: Array  # at the rate K/γ, (P,)
 
 
 def _steps_at_both_rates(lipschitz: Array, K: int, epsilon: float) -> StepsAtRates:
@@ -486,7 +498,7 @@ def _steps_at_both_rates(lipschitz: Array, K: int, epsilon: float) -> StepsAtRat
     for L in lipschitz.tolist():
         at_fixed_rate = icl.simulate(L, delta=1.0, eta=1.0, K=K, epsilon=epsilon)
         fixed.append(at_fixed_rate.t[-1])
-        eta = 2.0 * K / L**2  # K/γ
+        eta = 2.0 * K / L**2  # K/γ, with γ = L²/2
         at_shrinking_rate = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
         shrinking.append(at_shrinking_rate.t[-1])
     return StepsAtRates(
@@ -512,12 +524,13 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     # With the largest noise the excess decays fastest. If the decay is exponential, the
     # excess halves as fast over the last ten points of the curve as over the ten points
     # before.
-    largest_noise = series[-1]
-    late = _halving_time(largest_noise, first=-11, last=-1)
-    early = _halving_time(largest_noise, first=-21, last=-11)
+    curve_of_largest_noise = series[-1]
+    late = _halving_time(curve_of_largest_noise, first=-11, last=-1)
+    early = _halving_time(curve_of_largest_noise, first=-21, last=-11)
     # The word "exponentially" in the answer allows a difference of 10 %.
     is_exponential = abs(late / early - 1.0) < 0.1
 
+    # N = ∞, without label noise and with it
     quiet = icl.descend(
         icl.ExchangeableRisk(10, gamma=2.0, noise=0.0), eta=2.0, steps=300
     )
@@ -556,6 +569,8 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
         "Q": icl.in_coordinates(risk, "embedding", features.vectors),
     }
     factor_names = []
+    # W_K and W_Q start with random entries whose standard deviation is proportional to
+    # the scale.
     for scale in (0.1, 0.01, 0.001):
         name = f"W_K, W_Q, start {scale:g}"
         factor_names.append(name)
@@ -588,40 +603,36 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     """What if the model is trained on finitely many prompts?"""
     steps = 100 if quick else 200
     repeats = 4 if quick else 30
-    sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
+    set_sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])  # M
     # The mean excess of the population loss for each M.
     mean_excesses = []
     shown = []
-    for M in sizes.tolist():
-        excess = _excess_after_sets(M, repeats, steps)
-        error = excess.std(ddof=1) / math.sqrt(repeats)
-        mean_excesses.append(excess.mean())
-        shown.append(f"{excess.mean():.1e} ± {error:.0e} (M = {M})")
+    for M in set_sizes.tolist():
+        excesses = _excesses_of_sets(M, repeats, steps)
+        standard_error = excesses.std(ddof=1) / math.sqrt(repeats)
+        mean_excesses.append(excesses.mean())
+        shown.append(f"{excesses.mean():.1e} ± {standard_error:.0e} (M = {M})")
     # A mean may be negative by chance, and then has no logarithm. The number in its
     # place is so small that an absurd exponent would show that this has happened.
-    exponent = power(sizes, np.maximum(mean_excesses, 1e-99))
-    abscissas = sizes.astype(float)
+    exponent = power(set_sizes, np.maximum(mean_excesses, 1e-99))
+    abscissas = set_sizes.astype(float)
     # A logarithmic axis has no place for a mean of 0 or less, hence the least ordinate.
+    ordinates = np.maximum(mean_excesses, 1e-12)
     return (
         f"After {steps} steps on M fixed prompts the population loss exceeds that of"
         f" population training by {', '.join(shown)}, fitted by M^{exponent:.1f};"
         f" K = 4, N = 20, mean and standard error of {repeats} sets."
     ), [
-        Series(
-            "excess population loss",
-            abscissas,
-            np.maximum(mean_excesses, 1e-12),
-            points=True,
-        ),
-        Series("∝ 1/M", abscissas, mean_excesses[0] * sizes[0] / sizes),
+        Series("excess population loss", abscissas, ordinates, points=True),
+        Series("∝ 1/M", abscissas, mean_excesses[0] * set_sizes[0] / set_sizes),
     ]
 
 
-def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
-    """Return the cost of training on ``repeats`` sets of M prompts, (repeats,).
+def _excesses_of_sets(M: int, repeats: int, steps: int) -> Array:
+    """Return an excess for each of ``repeats`` sets of M prompts, (repeats,).
 
-    The cost is a difference of population losses: after training on the set, minus
-    after as many steps of training on the population itself.
+    The excess is a difference of population losses: the loss after training on the set,
+    minus the loss after as many steps of training on the population itself.
     """
     features = icl.Features.simplex(4, delta=1.0)
     law = tasks.Exchangeable(2.0)
@@ -643,7 +654,7 @@ def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
 @question("fixed-set-tail", "step", "excess population loss")
 def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     """When does the 1/t tail end on a fixed set of prompts?"""
-    sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)
+    set_sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)  # M
     sets = 2 if quick else 6
     steps = 200 if quick else 300
     # The target is out of reach, so that all runs take all steps. All runs are then
@@ -656,7 +667,7 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     resting = regression.tails.resting_loss(population_run.risk, population_run.floor)
 
     def population_tail(t: NDArray[np.int64]) -> Array:
-        """Excess of population training over its resting loss at some steps."""
+        """Excess of population training over its resting loss at the steps t."""
         losses = [population_run.at(step).loss for step in t.tolist()]
         return np.array(losses) - resting
 
@@ -669,7 +680,7 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     # training, and the step from which the loss of the set is below the resting loss.
     ends = []
     crossings = []
-    for M in sizes:
+    for M in set_sizes:
         means = _means_over_sets(base, M, sets)
         t = means.t
         excess = means.population_loss - resting
@@ -677,14 +688,14 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
         crossings.append(_first_step(t, means.set_loss < resting))
         # A logarithmic axis has no place for an excess of 0 or less.
         series.append(Series(f"M = {M}", t, np.maximum(excess, 1e-12)))
-    are_later = sorted(ends) == ends and ends[0] < ends[-1]
+    ends_rise = sorted(ends) == ends and ends[0] < ends[-1]
     return (
         "The population loss leaves the tail of population training, so that its"
-        f" excess is twice as large, at step {_steps_of_sizes(ends, sizes, steps)}:"
-        f" {'the later, the larger the set' if are_later else 'not in the order of M'}."
+        f" excess is twice as large, at step {_steps_of_sets(ends, set_sizes, steps)}:"
+        f" {'the later, the larger the set' if ends_rise else 'not in the order of M'}."
         " The loss of the set falls on, and is below the limit of the population loss"
-        f" from step {_steps_of_sizes(crossings, sizes, steps)} on. Softmax attention,"
-        f" K = 4, N = 8, η = 4; means of {sets} sets."
+        f" from step {_steps_of_sets(crossings, set_sizes, steps)} on. Softmax"
+        f" attention, K = 4, N = 8, η = 4; means of {sets} sets."
     ), series
 
 
@@ -720,13 +731,13 @@ def _means_over_sets(base: icl.Regression, M: int, sets: int) -> MeansOverSets:
     )
 
 
-def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> str:
+def _steps_of_sets(first_steps: list[int], set_sizes: Sequence[int], last: int) -> str:
     """Return steps in words, each with the number M of prompts of its set.
 
     A step after the last one is shown as "> last".
     """
     shown = []
-    for step, M in zip(first_steps, sizes, strict=True):
+    for step, M in zip(first_steps, set_sizes, strict=True):
         words = f"{step}" if step <= last else f"> {last}"
         shown.append(f"{words} (M = {M})")
     return ", ".join(shown)
@@ -747,8 +758,8 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     K = 6
     steps = 300 if quick else 3000
     features = icl.Features.simplex(K, delta=1.0)
-    # The value of a function is L on one half of the features and -L on the other, or
-    # the negative of this.
+    # The value of a function is L on the first half of the features and -L on the
+    # second, or the reverse.
     halves = tasks.Halfspace(1.0)
     half_run = icl.descend(icl.PopulationRisk(features, halves), eta=2.0, steps=steps)
     exchangeable = tasks.Exchangeable(1.0)
@@ -762,13 +773,19 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     differences = np.abs(values - values.T)  # (K, K)
     least_difference = float(differences.max(axis=1).min())
     meets_condition = least_difference >= 2.0 * halves.L
-    constant = float(halves.nondegeneracy(features).max())  # c_k, zero for all queries
+    # c_k is the least E(Σ_m x_m f_m - f_k)² over weights x_m >= 0 of the other features
+    # with the sum 1. It is 0 for all k: f_k is also the value at the other features of
+    # the same half.
+    constant = float(halves.nondegeneracy(features).max())
     attention = float(half_run.attention[-1].max())
     learns = half_run.loss[-1] < 0.01 * half_run.loss[0]  # 1 %: clearly on its way to 0
     # Attention on the query's half alone is enough to learn: 2/K on each feature of the
     # half. A query attends to its own feature if this feature has more than 2/K.
     attends = attention > 2.0 / K
     is_degenerate = constant == 0.0 and learns and not attends and meets_condition
+    # All queries are alike, so that the figure shows the first one.
+    half_deficit = 1.0 - half_run.attention[:, 0]
+    exchangeable_deficit = 1.0 - exchangeable_run.attention[:, 0]
     return (
         f"{'Yes' if is_degenerate else 'No'}: f = ±L on two fixed halves, the example"
         " of a public review (ICLR 2026, Reviewer 3). Every function is 2L/Δ-Lipschitz"
@@ -779,12 +796,8 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
         f" {exchangeable_run.attention[-1].max():.3f}."
     ), [
         along("halves: loss", half_run, half_run.loss),
-        along("halves: 1 − attention", half_run, 1.0 - half_run.attention[:, 0]),
-        along(
-            "exchangeable: 1 − attention",
-            exchangeable_run,
-            1.0 - exchangeable_run.attention[:, 0],
-        ),
+        along("halves: 1 − attention", half_run, half_deficit),
+        along("exchangeable: 1 − attention", exchangeable_run, exchangeable_deficit),
     ]
 
 
