@@ -2,11 +2,11 @@ r"""The exact risk of in-context recall under the reparameterisation.
 
 A sentence of H words, from a vocabulary of V, ends with q, one of Q triggers. In the
 sentence q is followed c times by the output y and c_τ times by the noise word τ. The
-answer is τ with the probability α, and y otherwise. The parameters are a strength λ_q
-for each trigger, with softmax attention also the value scale v, and with noise the
-log-odds γ of noise in the feed-forward layer. This layer reads κ = 1 or 0 times the
-output of the attention. Relative to the logit of y, let N be the logit of the noise
-word and R the log-sum-exp of the logits of all other words. Then
+answer, the next word, is τ with the probability α, and y otherwise. The parameters are
+a strength λ_q for each trigger, with softmax attention also the value scale v, and with
+noise the log-odds γ of noise in the feed-forward layer. This layer reads κ = 1 or 0
+times the output of the attention. Relative to the logit of y, let N be the logit of the
+noise word and R the log-sum-exp of the logits of all other words. Then
 
     L = E[ln(1 + e^N + e^R)] − α E[N].
 
@@ -59,10 +59,10 @@ ENDLESS = 60.0
 
 
 class Atoms(NamedTuple):
-    """Atoms: groups of sentences that the model cannot tell apart; arrays are (A,)."""
+    """A groups of sentences that the model cannot tell apart; arrays are (A,)."""
 
     group: Words  # index of their λ
-    c: Array  # number of bigrams (q, y)
+    c: Array  # number of bigrams (q, y); 0 if the loss does not depend on it
     weight: Array  # probability, or frequency in the data
 
 
@@ -85,7 +85,7 @@ class _Fractions(NamedTuple):
 
     rho: Array  # ρ, the fraction of words that follow the trigger
     log_odds: Array  # ln(ρ/(1 - ρ))
-    output_share: Array  # of the words after the trigger, ρ_y/ρ (see `RecallRisk`)
+    output_share: Array  # ρ_y/ρ, the share of y among these words, see `RecallRisk`
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,16 +95,17 @@ class RecallRisk(Risk):
     The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``: v with softmax
     attention and γ with noise, unless they are held.
 
-    Linear and ReLU attention put the weight :math:`\lambda_q` on each word that
-    followed q:
+    Linear attention puts the weight :math:`\lambda_q` on each word that followed q, and
+    ReLU attention the weight :math:`\max(\lambda_q, 0)`. With linear attention the loss
+    is, without noise and with noise for κ = 1,
 
     .. math::
         L(\lambda) = \sum_q p_q E_c \ln\bigl(1 + (V-1)e^{-\lambda_q c}\bigr), \qquad
         L(\lambda, \gamma) = \sum_q p_q E_c \ln\bigl(1 + e^\gamma + (V-2)e^{-\lambda_q
         c}\bigr) - \alpha\gamma.
 
-    Here :math:`p_q` is the probability of the trigger q, and c the number of times that
-    the output y followed it. The second loss is with noise.
+    Here :math:`p_q` is the probability of the trigger q, c the number of times that the
+    output y followed it, V the number of words, and α the probability of noise.
 
     With "softmax" the risk is the exact mean over all sentences of H words (module
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
@@ -112,8 +113,9 @@ class RecallRisk(Risk):
     task, :math:`\rho = E[c + c_\tau]/(H-1)`, and the fraction of words that are outputs
     after q is :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`,
     :math:`A = \rho_y e^\lambda/Z` and :math:`B = \frac{1 - 2\rho}{V-1}/Z`. Then the
-    logit of y is :math:`v(A + B)`, the logit of another word that may be an output is
-    :math:`vB`, and triggers have the logit 0.
+    logit of y is :math:`v(A + B)`, each of the n other words that may be outputs has
+    the logit :math:`vB`, and triggers have the logit 0. The noise word has the logit
+    :math:`\gamma + v(A + (n + 1)B)`, or 0 without noise.
 
     See docs/theory.md, "In-context recall".
 
@@ -128,16 +130,18 @@ class RecallRisk(Risk):
         it. With other attention v = 1.
     tied : bool
         Use one λ for all triggers, which must have the same probability and counts.
-        Descent takes the same steps as with Q equal λ, because the one λ has the metric
-        Q.
+        Descent takes the same steps as with Q equal λ, because the tied λ has the
+        metric Q.
     data : Sentences, optional
-        Use the empirical risk over these sentences instead of the population risk (for
-        "softmax" see `reparameterised`). "softmax-limit" depends only on the
-        frequencies of triggers and noise in the data.
+        Use the empirical risk over these sentences instead of the population risk. For
+        "softmax" or κ = 0, use `reparameterised` instead. "softmax-limit" depends only
+        on the frequencies of triggers and noise in the data.
     weights : {"projection", "identity"}
-        With "projection" the value and feed-forward matrices let through all words that
-        may be outputs. With "identity" they let through all words, as in the paper's
-        experiments, and W keeps noise out instead.
+        With "projection" the value matrix lets through the words that may be outputs,
+        and the feed-forward matrix reads them. With "identity", as in the paper's
+        experiments, the value matrix lets through all words, the feed-forward matrix
+        reads the words that follow the trigger, and with noise the attention matrix
+        keeps out noise.
     kappa : {1, 0}
         Whether the feed-forward layer reads the output of the attention; 0 is possible
         only for "identity" with noise.
@@ -240,7 +244,7 @@ class RecallRisk(Risk):
 
     @property
     def initial(self) -> Array:
-        """All parameters are 0 at the start."""
+        """Parameters at step 0, all of them 0."""
         return np.zeros(self.strengths + self._trains_v + self._trains_gamma)
 
     @cached_property
@@ -256,7 +260,7 @@ class RecallRisk(Risk):
 
     @cached_property
     def noise_rate(self) -> float:
-        """Probability that the answer is noise: α, or its frequency in the data."""
+        """Probability α of noise, or with ``data`` the frequency of noise in them."""
         if self.data is None:
             return self.task.alpha
         if not self.noisy:
@@ -272,7 +276,7 @@ class RecallRisk(Risk):
         return self._split(self._checked(params))
 
     def _split(self, flat: Array) -> tuple[Array, float, float]:
-        """Do what `split` does, for parameters that were checked before."""
+        """Return the result of `split` for parameters that were checked."""
         # The order is λ, v, γ. Numbers that are held at a value are left out.
         strength = flat[: self.strengths]
         scale = 1.0
@@ -315,8 +319,9 @@ class RecallRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss in nats, and its gradient.
 
-        With softmax attention the loss is infinite if a logit may exceed 1e13: for
-        larger logits the nodes of an integral coincide in float64.
+        With the attention "softmax" the loss is infinite if a logit may exceed 1e13:
+        for larger logits the nodes of the integral that gives the loss coincide in
+        float64.
         """
         if self.attention == "softmax":
             slopes = self._softmax_slopes(params)
@@ -361,19 +366,21 @@ class RecallRisk(Risk):
     def _gradient(
         self, strength_gradient: Array, v_slope: float, gamma_slope: float
     ) -> Array:
-        """Return the derivatives with respect to the parameters that are trained."""
-        remaining = []
+        """Return the derivatives with respect to the trained parameters, in order."""
+        slopes_after_strengths = []
         if self._trains_v:
-            remaining.append(v_slope)
+            slopes_after_strengths.append(v_slope)
         if self._trains_gamma:
-            remaining.append(gamma_slope)
-        return np.concatenate([strength_gradient, remaining])
+            slopes_after_strengths.append(gamma_slope)
+        return np.concatenate([strength_gradient, slopes_after_strengths])
 
     def excess(self, params: ArrayLike) -> float:
         r"""Loss minus the entropy of the noise, without cancellation.
 
-        The excess is the mean, over all sentences, of the sum of two terms. Let the
-        logit N of noise exceed the best log-odds by u. The term of noise is then
+        The excess is the mean, over all sentences, of the sum of two terms. Relative to
+        the logit of the output, let N be the logit of noise, and R the log-sum-exp of
+        the logits of all other words. Let N exceed the best log-odds,
+        :math:`\ln(\alpha/(1-\alpha))`, by u. The term of noise is then
 
         .. math:: \ln(1 + e^N) - \alpha N - H(\alpha)
             = \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s}\,ds,
@@ -397,16 +404,16 @@ class RecallRisk(Risk):
         return float(weight @ loss_to_rest + weight @ noise_divergence)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Excess over the Bayes risk, and with softmax also the attention.
+        """Excess as in `excess`, and with softmax attention also the attention.
 
-        The attention is the mean attention on an output after its trigger. Its shape is
-        () if λ is tied, and (Q,) otherwise.
+        The attention is the total attention on the output after its trigger, averaged
+        over the sentences of a λ. Its shape is () if λ is tied, and (Q,) otherwise.
         """
         if self.attention == "softmax":
             slopes = self._softmax_slopes(params)
             return {
                 "excess": np.asarray(slopes.excess),
-                # A copy, because `_softmax_slopes` keeps its result.
+                # A copy, because `_softmax_slopes` may return the same array again.
                 "attention": self._for_each_strength(slopes.attention.copy()),
             }
         observed = {"excess": np.asarray(self._excess(params))}
@@ -471,10 +478,11 @@ class RecallRisk(Risk):
         return least
 
     def _least_excess_along(self, index: int) -> float:
-        """Least excess over the λ of this index, with all other λ at `ENDLESS`."""
+        """Least excess over the λ of this index, with all other λ at ``ENDLESS``."""
         from scipy.optimize import minimize_scalar  # few risks need it
 
         def excess_at(value: float) -> float:
+            """Return the excess if the λ of this index has the given value."""
             strength = np.full(self.strengths, ENDLESS)
             strength[index] = value
             return self.excess(strength)
@@ -483,8 +491,8 @@ class RecallRisk(Risk):
         if not self.noisy:
             return excess_at(-ENDLESS)
         # The grids have a step of 4 or 5, which is a choice: a minimum that is narrower
-        # than the step would be missed if the excess at both neighbouring points is
-        # larger than elsewhere.
+        # than the step would be missed if the excess is smaller at another point of the
+        # grid than at the two points beside the minimum.
         if self.attention == "relu":
             # The excess is constant for negative strengths.
             grid = np.linspace(0.0, ENDLESS, 15)
@@ -528,7 +536,7 @@ class RecallRisk(Risk):
                 c=np.zeros(self.strengths),
                 weight=share,
             )
-        # A row of the table has the probabilities of 0, 1, 2, ... bigrams for one λ.
+        # A row of the table has the probabilities of c = 0, 1, 2, ... for one λ.
         laws = [law.marginal for law in self.task.counts[: self.strengths]]
         longest = max(len(law) for law in laws)
         table = np.zeros((len(laws), longest))
@@ -542,9 +550,10 @@ class RecallRisk(Risk):
         # Only the two softmax attentions are scaled. Given sentences exclude "softmax",
         # so a scaled attention is "softmax-limit" here. In the limit of long contexts
         # the loss does not depend on the counts.
-        c = np.zeros_like(data.c) if self.scaled else data.c
+        c_of_sentences = np.zeros_like(data.c) if self.scaled else data.c
+        # A column of ``pairs`` is a trigger and a number of bigrams.
         pairs, multiplicity = np.unique(
-            np.stack([data.trigger, c]), axis=1, return_counts=True
+            np.stack([data.trigger, c_of_sentences]), axis=1, return_counts=True
         )
         group, c = pairs
         return Atoms(group, c.astype(float), multiplicity / len(data.trigger))
@@ -572,7 +581,7 @@ class RecallRisk(Risk):
 
     @cached_property
     def _last_softmax_slopes(self) -> LastResult[softmax.Slopes]:
-        """The last result of `_softmax_slopes`."""
+        """The last result of ``_softmax_slopes``."""
         return LastResult()
 
     def _mean_over_sentences(self, params: Array) -> softmax.Slopes:
@@ -590,7 +599,7 @@ class RecallRisk(Risk):
         words_with_logits = (
             1 + filler_numbers.loud + int(self.noisy) + int(not is_projection)
         )
-        # the matrices are too small for several threads
+        # The matrices are too small for several threads.
         with _threads().limit(limits=1):
             return softmax.excess(
                 self._cells,
@@ -606,7 +615,7 @@ class RecallRisk(Risk):
     def _logits(self, params: Array) -> _Logits:
         """Logits of the atoms, for all attention but softmax at finite H."""
         strength, scale, gamma = self._split(params)
-        # Only softmax attention has a scale, and at finite H it does not come here.
+        # Only softmax attention has a scale, and "softmax" itself has no atoms.
         if self.scaled:
             return self._logits_in_the_limit(strength, scale, gamma)
         return self._logits_of_sums(strength, gamma)
@@ -614,23 +623,25 @@ class RecallRisk(Risk):
     def _logits_of_sums(self, strength: Array, gamma: float) -> _Logits:
         """Logits of linear and ReLU attention.
 
-        The logit of y is λ c, and all other words but noise have the logit 0. If κ = 1,
-        the feed-forward layer adds λ c to the logit γ of noise, too. Relative to the
-        logit of y, noise therefore has N = γ for κ = 1, and N = γ - λ c for κ = 0.
+        The logit of y is λ c, with 0 in place of a negative λ for ReLU. All other words
+        but noise have the logit 0. If κ = 1, the feed-forward layer adds λ c to the
+        logit γ of noise, too. Relative to the logit of y, noise therefore has N = γ for
+        κ = 1, and N = γ - λ c for κ = 0.
         """
         group = self._atoms.group
         c = self._atoms.c
-        active = np.ones_like(strength)  # derivative of the attention weights
+        # Derivative of the attention weight of a word after the trigger.
+        weight_slope = np.ones_like(strength)
         if self.attention == "relu":
             # The derivative is 1 at 0, so that a start from zero can move.
-            active = (strength >= 0.0).astype(float)
+            weight_slope = (strength >= 0.0).astype(float)
             strength = np.maximum(strength, 0.0)
         # all words but y, or with noise all but y and the noise word
         other_words = self.task.V - (2 if self.noisy else 1)
         output_logit = strength[group] * c
         rest = math.log(other_words) - output_logit
         zero = np.zeros_like(rest)
-        rest_strength_slope = -c * active[group]
+        rest_strength_slope = -c * weight_slope[group]
         if self.kappa == 1:
             noise = np.full_like(rest, gamma)
             noise_strength_slope = zero
@@ -720,5 +731,5 @@ def _sigmoid(x: Array) -> Array:
 
 @cache
 def _threads() -> ThreadpoolController:
-    """Find the thread pools only once: finding them takes longer than limiting them."""
+    """Return the thread pools. They are found once, because finding them is slow."""
     return ThreadpoolController()

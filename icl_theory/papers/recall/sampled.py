@@ -3,7 +3,7 @@ r"""A one-layer transformer with full matrices on sampled sentences, gradients b
 `TransformerRisk` shares no formula with the exact risks: attention is computed word by
 word. A sentence has the words z_1, ..., z_H, out of V words. The h-th word has the
 vector x_h = E(z_h) + Ẽ(z_{h−1}), with embeddings E of a word and Ẽ of the word before
-it; x_1 = E(z_1). E(z) and Ẽ(z) are unit vectors, with a 1 at the places z and V + z.
+it; x_1 = E(z_1). E(z) and Ẽ(z) are unit vectors, with a 1 at the indices z and V + z.
 With sums over the words h < H, the model is
 
     w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
@@ -14,10 +14,10 @@ entries for E, that is, its first V entries. An answer is the output y of the tr
 z_H, or the noise word τ.
 
 A vector of 2V numbers that belongs to a sentence is called a table: it has an entry for
-each word, along E, and one for each previous word, along Ẽ. The matrix of all x_h of
-the sentences is sparse, with two ones in each row. Its product with the tables Wᵀ x_H
-gives the scores x_Hᵀ W x_h of the words, and the transposed matrix sums the weights of
-the words into the tables Σ_h w_h x_h.
+each word, along E, and one for each previous word, along Ẽ. The matrix whose rows are
+all x_h of the sentences is sparse, with at most two ones in each row. Its product with
+the tables Wᵀ x_H gives the scores x_Hᵀ W x_h of the words, and its transpose sums the
+weights of the words into the tables Σ_h w_h x_h.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Measure(NamedTuple):
     """Means of a model over a batch of sentences."""
 
     loss: float  # nats
-    accuracy: float  # share of sentences whose likeliest next word is the output
+    accuracy: float  # share of sentences for which the likeliest word is the output
     output: float  # probability of the output
     noise: float  # probability of the noise word
 
@@ -79,14 +79,15 @@ class Measure(NamedTuple):
 class _Pass(NamedTuple):
     """Results of a forward pass over B sentences with n attended words."""
 
-    places: Any  # the rows x_h, a sparse matrix, (B n, 2 B V); see `_places`
+    # The vectors x_h, the rows of a sparse (B n, 2 B V) matrix, see `_word_vectors`.
+    word_vectors: Any
     query: Array  # x_H, (B, 2V)
     scores: Array  # x_Hᵀ W x_h plus ``kink`` of the risk, (B, n)
     weights: Array  # w_h, (B, n)
     attended: Array  # Σ w_h x_h, (B, 2V)
     u: Array  # output of the attention, (B, 2V)
-    mixed: Array  # input of the feed-forward layer, (B, 2V)
-    fed: Array  # logits of the feed-forward layer, (B, V)
+    feed_forward_input: Array  # x_H + κu, (B, 2V)
+    feed_forward_logits: Array  # (B, V)
     logits: Array  # (B, V)
 
 
@@ -112,7 +113,8 @@ class TransformerRisk(Trainer[Sentences]):
     trained : sequence of str, optional
         The matrices to train, of "attention", "value", "feed_forward"; by default all
         (without noise there is no feed-forward layer). If 𝒱 or F is not trained, it is
-        the matrix of the reparameterised model.
+        the matrix of the reparameterised model. If W is not trained, it stays at its
+        random start.
     scale : float
         Standard deviation of the initial entries of W, 𝒱 and F, times √(2V); 0 starts
         them from zero.
@@ -212,7 +214,9 @@ class TransformerRisk(Trainer[Sentences]):
         default = 64
         most = INT64_MAX
         if self.data is not None:
-            default = most = len(check_sentences(self.data, self.task).answer)
+            number_of_data = len(check_sentences(self.data, self.task).answer)
+            default = number_of_data
+            most = number_of_data
         if self.batch is None:
             return default
         return integer("batch", self.batch, minimum=1, maximum=most)
@@ -225,19 +229,25 @@ class TransformerRisk(Trainer[Sentences]):
 
     @property
     def stochastic(self) -> bool:
-        """Whether the steps see different sentences."""
+        """Whether the steps have different sentences."""
         return self.data is None or self.batch != len(self.data.answer)
+
+    @property
+    def _trained_in_order(self) -> Sequence[str]:
+        """Names of the trained matrices, in the order of ``MATRICES``."""
+        assert self.trained is not None  # `__post_init__` has set it
+        return self.trained
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Flat views of the trained matrices in a flat vector, one for each matrix."""
         # All matrices have the same size.
-        return np.split(array, len(self.trained or ()))
+        return np.split(array, len(self._trained_in_order))
 
     @property
     def initial(self) -> Array:
         """The trained matrices at the start, as one vector: first W, then 𝒱, then F."""
         return np.concatenate(
-            [self._start[name].ravel() for name in self.trained or ()]
+            [self._start[name].ravel() for name in self._trained_in_order]
         )
 
     def floor(self) -> float:
@@ -300,22 +310,23 @@ class TransformerRisk(Trainer[Sentences]):
         # The derivative with respect to the logit of the answer is p - 1, with the
         # probability p of the answer. Computed as minus the sum of the other
         # probabilities, the derivative keeps its digits if p is close to 1.
-        at_answer = np.arange(len(answer)), answer
+        at_answer = (np.arange(len(answer)), answer)
         logit_gradient[at_answer] = 0.0
         logit_gradient[at_answer] = -logit_gradient.sum(axis=1)
         gradients = self._backward(matrices, forward, logit_gradient / len(answer))
-        gradient = [gradients[name].ravel() for name in self.trained or ()]
+        gradient = [gradients[name].ravel() for name in self._trained_in_order]
         return float(np.mean(losses)), np.concatenate(gradient)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Measure on test sentences with seen outputs, and with unseen ones.
 
-        Loss and accuracy are measured on both kinds of sentences, if the task has words
-        that are no outputs in training. Further numbers are measured only on the
-        sentences with seen outputs: the mean probabilities of output and noise, and
-        four logits. Attention gives two of them, of the output and of the best other
-        word. The feed-forward layer gives the other two, of noise and of the best other
-        word.
+        Loss and accuracy are measured on both kinds of sentences, if the task has
+        unseen outputs: words that are neither outputs nor triggers nor noise. Further
+        numbers are measured only on the sentences with seen outputs: the mean
+        probabilities of output and noise, and four mean logits. Two of the logits are
+        from attention, for the output and for the other word with the largest logit.
+        Two are from the feed-forward layer, for noise and for the other word with the
+        largest logit.
         """
         observed: dict[str, float] = {}
         matrices = self._matrices(params)
@@ -339,7 +350,7 @@ class TransformerRisk(Trainer[Sentences]):
         noise = np.full_like(test.output, self.task.noise_word)
         attention_logits = forward.u[:, : self.task.V]
         of_attention = _mean_logits(attention_logits, test.output)
-        of_feed_forward = _mean_logits(forward.fed, noise)
+        of_feed_forward = _mean_logits(forward.feed_forward_logits, noise)
         return {
             "attention_output": of_attention.of_word,
             "attention_other": of_attention.of_other,
@@ -350,14 +361,14 @@ class TransformerRisk(Trainer[Sentences]):
     def measure(
         self, params: Array, sentences: Sentences, without: Collection[str] = ()
     ) -> Measure:
-        """Measure a model on sentences, with or without one of its parts.
+        """Measure a model on sentences, whole or without some of its parts.
 
         Parameters
         ----------
         params, sentences : ndarray, Sentences
             Flat parameters, and sentences from `RecallTask.sentences`.
         without : collection of {"attention", "feed_forward"}
-            Parts to leave out: the output u of attention, or the matrix F.
+            Parts to leave out: the output u of attention, and the matrix F.
 
         Returns
         -------
@@ -408,16 +419,19 @@ class TransformerRisk(Trainer[Sentences]):
         return self._matrices(self._checked(params))
 
     def _matrices(self, params: Array) -> dict[str, Array]:
-        """Return W, 𝒱 and F with the trained ones replaced by ``params``."""
+        """Return W, 𝒱 and F: the trained ones from ``params``, the others fixed."""
         matrices = dict(self._start)
-        for name, block in zip(self.trained or (), self.blocks(params), strict=True):
+        blocks = self.blocks(params)
+        for name, block in zip(self._trained_in_order, blocks, strict=True):
             matrices[name] = block.reshape(2 * self.task.V, -1)
         return matrices
 
     @cached_property
     def _start(self) -> dict[str, Array]:
         """All three matrices at step 0, by name."""
-        keep_freed()  # every step allocates arrays of the same sizes again
+        # Every step allocates arrays of the same sizes again, so the process keeps
+        # freed memory instead of returning it to the system.
+        keep_freed()
         # The start has the stream 1, because the sentences of the steps have the stream
         # 0 (see ``stream``) and the test sentences the stream 2.
         rng = np.random.default_rng([self.seed, 1])
@@ -466,35 +480,38 @@ class TransformerRisk(Trainer[Sentences]):
         query = np.zeros((B, 2 * V))
         query[np.arange(B), last] = 1.0
         query[np.arange(B), V + previous] = 1.0
-        # The tables Wᵀ x_H, sums of two rows of W, (B, 2V).
+        # The tables Wᵀ x_H, (B, 2V). As x_H has two ones, they are sums of two rows of
+        # W.
         W = matrices["attention"]
         score_tables = W[last] + W[V + previous]
 
-        places = self._places(tokens)
-        scores = (places @ score_tables.ravel()).reshape(B, -1)
+        word_vectors = self._word_vectors(tokens)
+        scores = (word_vectors @ score_tables.ravel()).reshape(B, -1)
         scores += self.kink  # 0 unless the attention is ReLU
         weights = self._weights_of(scores)
-        attended = _added(places, weights)
+        attended = _weighted_sums(word_vectors, weights)
 
         u = self._times_value(matrices["value"].T, attended)
         if "attention" in without:
             u = np.zeros_like(u)
-        mixed = query + u if self.kappa else query
-        fed = np.zeros((B, V))
+        feed_forward_input = query + u if self.kappa else query
+        feed_forward_logits = np.zeros((B, V))
         # the rows of F that add to the logits
         rows = self._rows(matrices)
         if "feed_forward" not in without:
-            fed[:, rows] = mixed @ matrices["feed_forward"][rows].T
+            feed_forward_logits[:, rows] = (
+                feed_forward_input @ matrices["feed_forward"][rows].T
+            )
         return _Pass(
-            places=places,
+            word_vectors=word_vectors,
             query=query,
             scores=scores,
             weights=weights,
             attended=attended,
             u=u,
-            mixed=mixed,
-            fed=fed,
-            logits=u[:, :V] + fed,
+            feed_forward_input=feed_forward_input,
+            feed_forward_logits=feed_forward_logits,
+            logits=u[:, :V] + feed_forward_logits,
         )
 
     def _weights_of(self, scores: Array) -> Array:
@@ -524,14 +541,18 @@ class TransformerRisk(Trainer[Sentences]):
         ``logit_gradient`` is the gradient with respect to the logits, (B, V).
         """
         gradients = {}
-        rows = self._rows(matrices)  # of F that add to the logits
-        mixed_gradient = logit_gradient[:, rows] @ matrices["feed_forward"][rows]
+        # the rows of F that add to the logits
+        rows = self._rows(matrices)
+        # With respect to the input x_H + κu of F.
+        input_gradient = logit_gradient[:, rows] @ matrices["feed_forward"][rows]
         if self._trains("feed_forward"):
             gradients["feed_forward"] = np.zeros_like(matrices["feed_forward"])
-            gradients["feed_forward"][rows] = logit_gradient.T @ forward.mixed
+            gradients["feed_forward"][rows] = (
+                logit_gradient.T @ forward.feed_forward_input
+            )
 
         # u reaches the logits directly, and through F if κ = 1.
-        u_gradient = self.kappa * mixed_gradient
+        u_gradient = self.kappa * input_gradient
         u_gradient[:, : self.task.V] += logit_gradient
         if self._trains("value"):
             gradients["value"] = u_gradient.T @ forward.attended
@@ -541,13 +562,14 @@ class TransformerRisk(Trainer[Sentences]):
         attended_gradient = self._times_value(matrices["value"], u_gradient)
         # The attended vector is Σ_h w_h x_h, so the derivative with respect to the
         # weight w_h is x_h · attended_gradient.
-        weight_gradient = forward.places @ attended_gradient.ravel()
+        weight_gradient = forward.word_vectors @ attended_gradient.ravel()
         weight_gradient = weight_gradient.reshape(forward.weights.shape)
         score_gradient = self._through_weights(
             weight_gradient, attended_gradient, forward
         )
-        # The gradient of the score x_Hᵀ W x_h with respect to W is x_H x_hᵀ.
-        gradient_tables = _added(forward.places, score_gradient)
+        # The gradient of the score x_Hᵀ W x_h with respect to W is x_H x_hᵀ. So the sum
+        # over the words of a sentence is x_H times a table.
+        gradient_tables = _weighted_sums(forward.word_vectors, score_gradient)
         gradients["attention"] = forward.query.T @ gradient_tables
         return gradients
 
@@ -575,18 +597,19 @@ class TransformerRisk(Trainer[Sentences]):
             weight_gradient[forward.scores < 0.0] = 0.0
         return weight_gradient
 
-    def _places(self, tokens: Words) -> Any:
-        """Places of the attended words in the tables, a sparse (B n, 2 B V) matrix.
+    def _word_vectors(self, tokens: Words) -> Any:
+        """Vectors x_h of the attended words, the rows of a sparse (B n, 2 B V) matrix.
 
-        The row of the h-th attended word of sentence i is x_h, in the columns 2 V i to
-        2 V (i + 1) of this sentence's table.
+        The columns are the entries of the B tables, one table after the other. The
+        vector of a word of sentence i stands in the columns 2 V i to 2 V (i + 1), which
+        are the table of this sentence.
         """
         from scipy.sparse import csr_array
 
         # The weights "identity" attend to the last word, too.
-        attended = tokens if self.weights == "identity" else tokens[:, :-1]
+        attended_tokens = tokens if self.weights == "identity" else tokens[:, :-1]
         V = self.task.V
-        B, n = attended.shape
+        B, n = attended_tokens.shape
         # ``columns`` has, for each attended word, the column of the word itself and the
         # column of the word before it. The index type of the sparse matrix is chosen
         # here to save a conversion: int32 if all indices and the number 2 B n of stored
@@ -597,10 +620,11 @@ class TransformerRisk(Trainer[Sentences]):
         previous_columns = columns[:, :, 1]
         first_column = 2 * V * np.arange(B)[:, None]
         # "unsafe" allows NumPy to write the sum of int64 numbers into int32.
-        np.add(attended, first_column, out=own_columns, casting="unsafe")
+        np.add(attended_tokens, first_column, out=own_columns, casting="unsafe")
+        # The column of Ẽ(z) is V columns after the column of E(z).
         np.add(own_columns[:, :-1], V, out=previous_columns[:, 1:])
-        # The first word has no previous word. The second entry of its row is a stored
-        # zero.
+        # The first word of a sentence has no previous word. The second entry of its row
+        # is a stored zero.
         previous_columns[:, 0] = 0
         entries = np.ones((B, n, 2))
         entries[:, 0, 1] = 0.0
@@ -612,26 +636,27 @@ class TransformerRisk(Trainer[Sentences]):
 
     def _trains(self, name: str) -> bool:
         """Whether the matrix of this name is trained."""
-        return name in (self.trained or ())
+        return name in self._trained_in_order
 
     def _rows(self, matrices: Mapping[str, Array]) -> slice | Words:
         """Rows of F that add to the logits.
 
-        They are the V rows of E if F is trained, and otherwise the rows that are not
-        zero: the row of noise, or none.
+        If F is trained, they are its first V rows, one for the logit of each word.
+        Otherwise they are the rows that are not zero: the row of noise, or none.
         """
         if self._trains("feed_forward"):
             return slice(self.task.V)
         return np.flatnonzero(matrices["feed_forward"].any(axis=1))
 
 
-def _added(places: Any, weights: Array) -> Array:
+def _weighted_sums(word_vectors: Any, weights: Array) -> Array:
     """Return the tables Σ_h w_h x_h, (B, 2V), for the ``weights`` w, (B, n).
 
-    ``places`` is the sparse matrix of all x_h, see `TransformerRisk._places`. An entry
-    of a table adds up the weights of equal words, or of equal previous words.
+    ``word_vectors`` is the sparse matrix of all x_h, see
+    ``TransformerRisk._word_vectors``. An entry of a table adds up the weights of equal
+    words, or of equal previous words.
     """
-    return np.asarray(places.T @ weights.ravel()).reshape(len(weights), -1)
+    return np.asarray(word_vectors.T @ weights.ravel()).reshape(len(weights), -1)
 
 
 class _MeanLogits(NamedTuple):

@@ -9,8 +9,9 @@ probability that p(A) is above a limit, and `failure_probability` the probabilit
 the excess is above a limit. `sentences_needed` finds the M for a given
 `failure_probability`.
 
-With noise, k of the M answers are the noise word, whose probability is α. The log-odds
-γ of noise are then learnt, too.
+With noise, an answer is the noise word with the probability α. Training also learns the
+log-odds γ of noise, and the excess depends on the number k of the M answers that are
+noise, too.
 """
 
 from __future__ import annotations
@@ -35,18 +36,22 @@ from icl_theory.papers.recall.task import RecallTask
 # Largest number of different probabilities of sets of missing triggers. A computation
 # with more would take too long.
 MOST_SUMS = 20_000
+# Largest numbers M of sentences, without noise and with noise. With noise a probability
+# of failure is a sum over up to M + 1 terms, which takes longer.
 MOST_SENTENCES = 10**9
 MOST_NOISY_SENTENCES = 10**5
 
 # `missing_probability` integrates along a circle. The integrand is largest at a saddle,
 # and nearly a normal density in the angle. Nodes within this many standard deviations
-# of the saddle are used: beyond, the density e^(-12²/2) = 5e-32 is below rounding.
+# of the saddle are used: beyond, the density is less than e^(-12²/2) = 5e-32 of its
+# maximum, which is below rounding.
 SADDLE_REACH = 12.0
 # With this many sentences or fewer the nodes are on the whole circle, because the
 # integrand is not yet like a normal density.
 WHOLE_CIRCLE = 64
-# Sums of probabilities count as at most a limit if they exceed it by this relative
-# rounding error or less. Sums that agree to `DECIMALS` decimals count as equal.
+# A sum of probabilities that exceeds a limit by no more than this relative rounding
+# error counts as equal to the limit. Sums that agree to `DECIMALS` decimals count as
+# equal to each other.
 ROUNDING = 1e-9
 DECIMALS = 12
 # Numbers k of noise answers are left out if their probability is less than this share
@@ -106,12 +111,13 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     mass = number("mass", mass, zero=True)
     # s, the least mass of a set above m.
     least_mass = _sums_of_probabilities(task, mass, "mass").least_beyond
-    # No set has a mass above m, or only the set of all triggers. Every sentence has a
-    # trigger, so these cannot all be missing.
+    # If s is infinite, no set has a mass above m. If s is 1, only the set of all
+    # triggers has such a mass. They cannot all be missing, because every sentence has a
+    # trigger.
     if least_mass > 1.0 - ROUNDING:
         return 0.0
-    points, indices = _nodes_of_circle(M)
-    angle = 2.0 * np.pi / points * indices
+    nodes_on_circle, indices = _nodes_of_circle(M)
+    angle = 2.0 * np.pi / nodes_on_circle * indices
     z = M / (1.0 - least_mass) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least_mass, z)
 
@@ -120,21 +126,24 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     # to the right of 0, and in the unit e^(-z) to the left, see `_missing_terms`.
     is_right = z.real >= 0.0
     log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least_mass)
-    log_unit = np.where(is_right, (1.0 - least_mass) * z, 0.0)
+    log_unit = np.where(is_right, (1.0 - least_mass) * z, 0.0)  # ln(e^z × unit)
     scale = np.exp(log_scale + log_unit - 1j * M * angle)
-    # The other half of the circle has the conjugate terms, so every point counts twice,
-    # except those on the real axis.
-    is_real = (indices == 0) | (2 * indices == points)
+    # The other half of the circle has the conjugate terms, so every node counts twice,
+    # except nodes on the real axis.
+    is_real = (indices == 0) | (2 * indices == nodes_on_circle)
     multiplicity = np.where(is_real, 1.0, 2.0)
-    probability = float(np.sum(multiplicity * (terms * scale).real)) / points
+    probability = float(np.sum(multiplicity * (terms * scale).real)) / nodes_on_circle
     # Rounding may lead out of the interval [0, 1].
     return min(1.0, max(0.0, probability))
 
 
 class _Nodes(NamedTuple):
-    """Nodes of the trapezoidal rule on a circle; node i has the angle 2π i/points."""
+    """Nodes of the trapezoidal rule on a circle.
 
-    points: int  # number of nodes on the whole circle
+    The node with the index i has the angle 2π i/nodes_on_circle.
+    """
+
+    nodes_on_circle: int  # number of all nodes
     indices: NDArray[np.intp]  # 0, 1, ..., of the nodes that are needed
 
 
@@ -145,56 +154,62 @@ def _nodes_of_circle(M: int) -> _Nodes:
     # with the mean M. These powers exceed the mean by n or more, that is by more than
     # 24 standard deviations √M, so their weight is negligible. The term 32 is for small
     # M.
-    points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
-    # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
+    nodes_on_circle = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
+    # By symmetry only angles from 0 to π are needed. The last node is at the angle π,
     # or SADDLE_REACH standard deviations from the saddle, which is at the angle 0. Near
     # the saddle the integrand is nearly a normal density in the angle, with the
     # standard deviation 1/√M.
     if M <= WHOLE_CIRCLE:
-        last = points // 2
+        last = nodes_on_circle // 2
     else:
-        last = math.ceil(points * SADDLE_REACH / (2.0 * math.pi * math.sqrt(M)))
-    return _Nodes(points, np.arange(last + 1))
+        last = math.ceil(
+            nodes_on_circle * SADDLE_REACH / (2.0 * math.pi * math.sqrt(M))
+        )
+    return _Nodes(nodes_on_circle, np.arange(last + 1))
 
 
 def _missing_terms(task: RecallTask, mass: float, least_mass: float, z: Array) -> Array:
     """Return E(z) of `missing_probability`, scaled so that no term overflows.
 
-    Left of 0, all terms are in units of e^(-z). Right of 0, the term of a set A of
-    missing triggers is in units of e^(-min(p(A), s)z), with s = ``least_mass``. All
-    sets above the mass then have the same unit e^(-sz).
+    Left of 0, Re z < 0, all terms are in units of e^(-z). Right of 0, the term of a set
+    A of missing triggers is in units of e^(-min(p(A), s)z), with s = ``least_mass``.
+    All sets above the limit ``mass`` then have the same unit e^(-sz).
     """
     is_right = z.real >= 0.0
-    # The sums are over the sets of missing triggers among those treated so far. For
-    # sets with at most the given mass there is a sum for each mass, the key.
-    at_most_mass: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
-    # The sum over all other sets.
-    above_mass = np.zeros(len(z), dtype=complex)
-    # Likely triggers first: sets then pass the mass early, and fewer keys are needed.
+    # The sums are over the sets of missing triggers, among the triggers treated so far.
+    # Sets up to the limit ``mass`` have a sum for each mass of a set, which is the key.
+    sums_up_to_limit: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
+    # The sum over the sets above the limit.
+    sum_above_limit = np.zeros(len(z), dtype=complex)
+    # Likely triggers first: sets then pass the limit early, and fewer keys are needed.
     for p in np.sort(task.probs)[::-1].tolist():
         # If the trigger occurs, the factor is 1 - e^(-pz). To the right of 0 the unit
         # of this factor is 1. To the left its unit is e^(-pz), and the factor in this
         # unit is e^(pz) - 1.
         sign = np.where(is_right, -1.0, 1.0)
-        occurs = sign * np.expm1(np.where(is_right, -p * z, p * z))
-        # A set above the mass remains above it whether or not this trigger is added.
+        factor_if_occurs = sign * np.expm1(np.where(is_right, -p * z, p * z))
+        # A set above the limit remains above it whether or not this trigger is added.
         # Both cases together have the factor 1. To the left, in the unit e^(-pz), this
         # factor is e^(pz) = 1 + (e^(pz) - 1).
-        above_mass = above_mass * np.where(is_right, 1.0, 1.0 + occurs)
+        sum_above_limit = sum_above_limit * np.where(
+            is_right, 1.0, 1.0 + factor_if_occurs
+        )
         next_sums: dict[float, Array] = {}
-        for total, terms in at_most_mass.items():
-            next_sums[total] = next_sums.get(total, 0.0) + terms * occurs
+        for total, terms in sums_up_to_limit.items():
+            terms_if_occurs = terms * factor_if_occurs
+            next_sums[total] = next_sums.get(total, 0.0) + terms_if_occurs
             with_trigger = round(total + p, DECIMALS)
             # If the trigger is missing, the factor is e^(-pz). Right of 0 the unit of
             # the set changes with its mass. Left of 0, e^(-pz) is the factor's unit.
             exponent = min(with_trigger, least_mass) - min(total, least_mass) - p
-            if_missing = terms * np.exp(np.where(is_right, exponent * z, 0.0))
+            terms_if_missing = terms * np.exp(np.where(is_right, exponent * z, 0.0))
             if with_trigger > mass * (1.0 + ROUNDING):
-                above_mass = above_mass + if_missing
+                sum_above_limit = sum_above_limit + terms_if_missing
             else:
-                next_sums[with_trigger] = next_sums.get(with_trigger, 0.0) + if_missing
-        at_most_mass = next_sums
-    return above_mass
+                sum_so_far = next_sums.get(with_trigger, 0.0)
+                next_sums[with_trigger] = sum_so_far + terms_if_missing
+        sums_up_to_limit = next_sums
+    return sum_above_limit
 
 
 def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
@@ -242,27 +257,28 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     weight = binom.pmf(k, M, task.alpha)
     excess = _excess_by_noise(task, M)
     # For some k even the triggers that occurred cost more than ε. Training then fails,
-    # whatever triggers are missing. `by_noise` is the probability of these k.
-    may_succeed = excess.of_seen <= epsilon
-    by_noise = float(weight[excess.of_seen > epsilon].sum())
+    # whatever triggers are missing. `failure_by_noise` is the probability of these k.
+    may_succeed = excess.of_occurring <= epsilon
+    failure_by_noise = float(weight[excess.of_occurring > epsilon].sum())
 
-    # For the other k training fails if p(A), the probability of the missing triggers,
-    # is larger than allowed. The excess is of_seen + p(A) (of_missing - of_seen).
+    # Let p(A) be the probability of the missing triggers. For the other k the excess is
+    # of_occurring + p(A) (of_missing - of_occurring). So training fails if p(A) is
+    # above `allowed`, at which the excess is ε.
     matters = may_succeed & (weight > NEGLIGIBLE_WEIGHT * weight.max())
-    cost_of_missing = (excess.of_missing - excess.of_seen)[matters]
-    allowed = (epsilon - excess.of_seen[matters]) / cost_of_missing
-    by_missing = 0.0
+    cost_of_missing = (excess.of_missing - excess.of_occurring)[matters]
+    allowed = (epsilon - excess.of_occurring[matters]) / cost_of_missing
+    failure_by_missing = 0.0
     chances = _chances_above(task, M, allowed)
     for probability_of_k, chance in zip(weight[matters], chances, strict=True):
-        by_missing += probability_of_k * chance
+        failure_by_missing += probability_of_k * chance
     # Rounding may lead beyond 1.
-    return min(1.0, by_noise + float(by_missing))
+    return min(1.0, failure_by_noise + float(failure_by_missing))
 
 
 class _Excess(NamedTuple):
     """Excess losses if k = 0, ..., M of M answers in training are noise, (M + 1,)."""
 
-    of_seen: Array  # of a sentence whose trigger occurred in training, λ = ∞
+    of_occurring: Array  # of a sentence whose trigger occurred in training, λ = ∞
     of_missing: Array  # of a sentence whose trigger did not occur, λ = 0
 
 
@@ -279,7 +295,7 @@ def _excess_by_noise(task: RecallTask, M: int) -> _Excess:
         - task.alpha * gamma
         - task.bayes_risk
     )
-    return _Excess(of_seen=divergence(task.alpha, gamma), of_missing=of_missing)
+    return _Excess(of_occurring=divergence(task.alpha, gamma), of_missing=of_missing)
 
 
 def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
@@ -287,8 +303,8 @@ def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
 
     There is one chance for each entry of ``allowed``. A chance changes only where the
     allowed mass passes the mass of a set of triggers. So it is computed once for each
-    interval between two neighbouring masses of sets, with the largest mass that is
-    allowed.
+    interval between two neighbouring masses of sets, with the smaller of the two as the
+    limit.
     """
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums
@@ -365,6 +381,7 @@ def _bernoulli_divergence(a: float, b: float) -> float:
     """Return the relative entropy D(a‖b) of coins with the probabilities a and b."""
     from scipy.special import kl_div
 
+    # Each `kl_div(x, y)` is x ln(x/y) - x + y. The linear terms cancel.
     return float(kl_div(a, b) + kl_div(1.0 - a, 1.0 - b))
 
 
@@ -415,9 +432,9 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
             epsilon,
             f"larger: {most:,} sentences are not enough (delta = {delta:g})",
         )
-    # Training on ``high`` sentences fails with a probability of at most δ, and on
-    # ``low`` ones with a larger one. The result is at least 1, so training on 0
-    # sentences counts as a failure.
+    # The probability of failure is at most δ for ``high`` sentences, and larger than δ
+    # for ``low`` sentences. The result is at least 1, so training on 0 sentences counts
+    # as a failure.
     low = 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -436,19 +453,19 @@ class _Sums(NamedTuple):
 
 
 def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
-    """Total probabilities of sets of triggers, up to ``most``.
+    """Return the different masses of sets of triggers, up to ``most``.
 
-    Sums that agree to ``DECIMALS`` decimals count as equal. If many triggers have equal
-    probabilities, there are therefore only a few sums. ``name`` is the argument that an
-    error about too many sums names.
+    Masses are sums of probabilities. Sums that agree to ``DECIMALS`` decimals count as
+    equal. If many triggers have equal probabilities, there are therefore only a few
+    sums. ``name`` is the argument that an error about too many sums names.
     """
     sums = {0.0}
     least_beyond = math.inf
     limit = most * (1.0 + ROUNDING)
     for p in task.probs.tolist():
         # A sum beyond the limit is not kept, because further triggers only increase it.
-        with_trigger = {round(total + p, DECIMALS) for total in sums}
-        for total in with_trigger:
+        sums_with_trigger = {round(total + p, DECIMALS) for total in sums}
+        for total in sums_with_trigger:
             if total <= limit:
                 sums.add(total)
             else:

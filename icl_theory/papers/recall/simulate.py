@@ -57,16 +57,16 @@ def simulate(
         As for `RecallTask`.
     counts : int, Counts or array_like, optional
         Number of times that the output follows the trigger, or the law of this number;
-        by default the law of random sentences.
+        by default as for `RecallTask`.
     weights, kappa
         As for `RecallRisk`; the weights "identity" are the paper's.
     task : RecallTask, optional
         The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
     gamma : float or {"trained", "best"}
         Log-odds γ of noise. They are trained, or held at a value. The default is to
-        hold them at ``"best"``, :math:`\ln(\alpha/(1-\alpha))`. For M sentences α is
-        then their frequency of noise; if all answers are of one kind, the other kind
-        counts as half an answer.
+        hold them at ``"best"``, :math:`\ln(\alpha/(1-\alpha))`. If M is given, the
+        frequency of noise in the M sentences takes the place of α; if all answers are
+        of one kind, the other kind counts as half an answer.
     v : float or {"trained"}
         Value scale of softmax attention. It is trained, or held at a value, by default
         at 1.
@@ -75,17 +75,20 @@ def simulate(
         population risk (M = inf).
     start : array_like, optional
         The parameters at step 0, in the order of the returned parameters; zero by
-        default. There may be a λ for each trigger even if all triggers have the same
-        law.
+        default. The start may have a λ for each trigger even if all triggers have the
+        same law.
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional
-        Target loss, nats, or target excess over the floor. The floor is the Bayes risk,
-        unless ``gamma`` or ``M`` change it.
-    method : {"auto", "closed", "exact", "flow"}
-        "closed" needs normalised descent on λ alone, with triggers that all have the
-        same law; then λ is ηt/√Q, whatever the loss. "exact" takes every step, and
-        "flow" integrates the limit of small steps. "auto" is "closed" if possible.
+        Target loss, nats, or target excess over the floor; by default an excess of
+        1e-3. The floor is the Bayes risk, unless ``gamma``, ``v``, ``kappa`` or ``M``
+        change it.
+    method : {"auto", "closed", "exact", "fast", "flow"}
+        "closed" needs normalised descent on λ alone, for linear or ReLU attention with
+        κ = 1, and triggers that all have the same law; then λ is ηt/√Q, whatever the
+        loss. "exact" takes every step, "fast" skips most steps, and "flow" integrates
+        the limit of small steps. "auto" is "closed" if possible (see
+        `icl_theory.descend`).
     max_steps : int
         Largest number of steps. A run also ends when the loss no longer falls (see
         `icl_theory.descend`).
@@ -95,9 +98,11 @@ def simulate(
     Returns
     -------
     Trajectory
-        Its parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``, with a single λ
-        if all triggers have the same law. ``observed["excess"]`` is the excess over the
-        Bayes risk; for given M it is measured on the M sentences.
+        Its parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. If all triggers
+        have the same law, there is a single λ, unless M is given or the start has a λ
+        for each trigger. ``observed["excess"]`` is the excess over the Bayes risk; if M
+        is given, both are measured on the M sentences. For M sentences with "softmax"
+        or κ = 0, ``observed`` has instead the values of `TransformerRisk.observe`.
 
     Raises
     ------

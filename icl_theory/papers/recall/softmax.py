@@ -43,7 +43,7 @@ class Cell(NamedTuple):
     group: int  # index of the λ
     scored: int  # attended words with the score λ
     unscored: int  # attended words with the score 0
-    trigger_count: int  # how often the trigger is attended to
+    trigger_count: int  # how often the trigger is attended to; 0 if 𝒱 blocks it
     n: int  # words that fill the sentence around the bigrams
     c: Array  # bigrams with the output
     c_tau: Array  # bigrams with noise
@@ -59,11 +59,16 @@ class Fillers(NamedTuple):
     """Numbers of different words, other than y, that may fill a sentence."""
 
     loud: int  # words that 𝒱 lets through: their logit is v n_x B, see `excess`
-    silent: int  # words with the logit 0
-    # Words with the logit 0 that F does not read: τ and the triggers other than q. F
-    # reads all other words that fill the sentence, so the logit of noise depends on how
-    # often blocked words occur.
+    silent: int  # without F, words that 𝒱 blocks: their logit is 0
+    # With F, words that 𝒱 blocks and F does not read: τ and the triggers other than q.
+    # F reads all other words that fill the sentence, so the logit of noise depends on
+    # how often blocked words occur.
     blocked: int
+
+    @property
+    def different_words(self) -> int:
+        """Number of all different words that may fill a sentence, y among them."""
+        return 1 + self.loud + self.silent + self.blocked
 
 
 def fillers(task: RecallTask, weights: str) -> Fillers:
@@ -89,7 +94,7 @@ def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
     """Return the sentences of a task, grouped by the denominator of the attention.
 
     There is one λ for each of the ``groups`` of triggers: either one λ for each trigger
-    or one for all. Kinds of sentences with a probability below `RARE` are left out.
+    or one for all. Kinds of sentences with a probability below ``RARE`` are left out.
     """
     filler_numbers = fillers(task, weights)
     cells_of_task = []
@@ -115,6 +120,7 @@ def _cells_of_group(
     and c_τ.
     """
     c, c_tau = np.nonzero(law.pmf)  # all possible pairs of counts
+    probability_of_pair = law.pmf[c, c_tau]
     bigrams = c + c_tau
     # With weights "identity" and noise, W contains -E(τ), which cancels the score of
     # (q, τ): only the bigrams with the output then have the score λ.
@@ -132,7 +138,7 @@ def _cells_of_group(
         n = task.H - 1 - 2 * n_bigrams
         splits = _background(n, len(matching), filler_numbers)
         row = matching[splits.row]  # the pair of counts of each split
-        probability = share * law.pmf[c, c_tau][row] * splits.probability
+        probability = share * probability_of_pair[row] * splits.probability
         # The likeliest kind stays even if it is rare, so that no cell is empty.
         is_kept = probability >= min(RARE, probability.max())
         row = row[is_kept]
@@ -157,12 +163,12 @@ def _cells_of_group(
 
 
 class _Splits(NamedTuple):
-    """All ways to split n words into outputs, blocked words and others; (S,) each.
+    """All S ways to split n words into outputs, blocked words and others; (S,) each.
 
-    Each way is listed once for each row.
+    A way counts once for each row, a pair of counts c and c_τ of bigrams.
     """
 
-    row: Words  # 0, 1, ..., see `_background`
+    row: Words  # the row of each split, from 0 on
     outputs: Words  # how many of the n words are the output y
     blocked: Words  # how many are blocked, see `Fillers`
     remaining: Words  # how many are neither
@@ -176,7 +182,7 @@ def _background(n: int, rows: int, filler_numbers: Fillers) -> _Splits:
     """
     from scipy.special import gammaln, xlogy  # slow to load
 
-    # All combinations; those with too many words are left out below.
+    # All combinations. Combinations of more than n words are left out below.
     most_blocked = n if filler_numbers.blocked else 0
     lattice = np.indices((rows, n + 1, most_blocked + 1))
     row, outputs, blocked = lattice.reshape(3, -1)
@@ -194,7 +200,7 @@ def _background(n: int, rows: int, filler_numbers: Fillers) -> _Splits:
         - gammaln(outputs + 1)
         - gammaln(blocked + 1)
         - gammaln(remaining + 1)
-        - n * math.log(1 + sum(filler_numbers))
+        - n * math.log(filler_numbers.different_words)
     )
     log_probability = (
         log_probability
@@ -211,7 +217,8 @@ class Slopes(NamedTuple):
     strength_slope: Array  # derivative with respect to λ, of the shape of λ
     v_slope: float  # derivative with respect to v
     gamma_slope: float  # derivative with respect to γ
-    attention: Array  # for each λ, the mean attention on y after its trigger
+    # For each λ, the total attention on y after its trigger, averaged over sentences.
+    attention: Array
 
 
 def excess(
@@ -224,11 +231,10 @@ def excess(
     v: float,
     gamma: float,
 ) -> Slopes:
-    r"""Average the excess of the loss over all sentences.
+    r"""Return the mean over all sentences of the loss minus the entropy of the noise.
 
-    It is the excess over the entropy of the noise. The derivatives and the attention
-    are returned, too. ``strength`` has the λ of each trigger, and ``alpha`` is the
-    probability of noise.
+    The derivatives of this excess and the attention are returned, too. ``strength`` has
+    the λ of each trigger, or the single λ, and ``alpha`` is the probability of noise.
 
     Let A = e^λ/Z and B = 1/Z, with the denominator Z of the attention, and let the word
     x occur n_x times among the words that fill the sentence around the bigrams. The
@@ -246,10 +252,10 @@ def excess(
     the n words that fill. For these weights the argument ``kappa`` is -1: the formulas
     then hold with κ = 1 but without the term γκ v h B, because 𝒱 blocks the trigger.
 
-    The excess is infinite if a logit may exceed `LARGEST_LOGIT`.
+    The excess is infinite if a logit may exceed ``LARGEST_LOGIT``.
     """
-    # The attention weights sum to 1, so that |v| bounds the logits that attention
-    # gives. The factor 1 + κ v h B of γ is at most this large.
+    # The attention weights sum to 1, so that |v| bounds the parts v(...) of all logits.
+    # `largest_gain` bounds the factor 1 + κ v h B of γ.
     largest_gain = 1.0 + max(kappa, 0) * abs(v)
     largest_logit = abs(v) + abs(gamma if alpha else 0.0) * largest_gain
     if largest_logit > LARGEST_LOGIT:
@@ -261,7 +267,7 @@ def excess(
             gamma_slope=0.0,
             attention=zeros,
         )
-    # The probability of the sentences of each λ.
+    # The total probability of the sentences of each λ.
     groups = [cell.group for cell in cells_of_task]
     probabilities = [cell.probability.sum() for cell in cells_of_task]
     shares = np.bincount(groups, probabilities).astype(np.float64)
@@ -309,11 +315,12 @@ class _Noise(NamedTuple):
 class _AttentionSlopes(NamedTuple):
     """Derivatives of a cell's excess with respect to v times the attention on a word.
 
-    The excess is summed over the kinds of sentences, weighted with their probabilities.
+    The cell's excess is the sum over its kinds of sentences, weighted with their
+    probabilities.
     """
 
-    scored: float  # with respect to vA, A the attention on a word with the score λ
-    unscored: float  # with respect to vB, B the attention on a word with the score 0
+    scored: float  # with respect to vA, for the attention A on a word with the score λ
+    unscored: float  # with respect to vB, for the attention B on a word of score 0
 
 
 class _MeanOverSentences:
@@ -462,14 +469,8 @@ class _MeanOverSentences:
         to ``logit`` (``by_top``), to β = vB and to ``logits.rest``.
         """
         # The n words are spread over y and all fillers. The density, the mean number of
-        # times that one of them occurs, sets the nodes of the integral. It must be
-        # positive, even if n = 0.
-        different_words = (
-            1
-            + self.filler_numbers.loud
-            + self.filler_numbers.silent
-            + self.filler_numbers.blocked
-        )
+        # times that one of these words occurs, determines at which points
+        # `shared_log_loss` evaluates its integrand. It must be positive, even if n = 0.
         return shared_log_loss(
             top=logit,
             beta=self.v * B,
@@ -477,7 +478,7 @@ class _MeanOverSentences:
             tokens=cell.remaining,
             labels=self.filler_numbers.loud,
             silent=self.filler_numbers.silent,
-            density=max(cell.n, 1) / different_words,
+            density=max(cell.n, 1) / self.filler_numbers.different_words,
         )
 
     @staticmethod

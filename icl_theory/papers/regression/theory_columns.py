@@ -1,8 +1,9 @@
 """Bounds of Theorems 1 and 2 as columns of a sweep.
 
-T_I is the step at which Phase I ends. The theorems bound steps - T_I by 1 + O(scale).
-The constant of this order is fitted on many runs, and the constant times the scale is
-compared with steps - T_I - 1.
+Here steps is the number of steps of a run, and T_I is the step at which its Phase I
+ends. The theorems bound steps - T_I by 1 + O(scale). The module ``orderwise`` has the
+scale, an expression in the parameters of the run. The constant of this order is fitted
+on many runs, and the constant times the scale is compared with steps - T_I - 1.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def batch(runs: CountedRuns) -> Values:
         statement = by_name(f"Theorem {number}")
         scale = statement.scale(runs)
         fitted_constant = fitted_constants()[statement.name].highest
-        # steps - T_I - 1 over the scale; NaN for runs to which the theorem does not
-        # apply. For one number of steps the least and the largest ratio are equal.
+        # steps - T_I - 1, divided by the scale; NaN for runs to which the theorem does
+        # not apply. A run has one number of steps, so its least and its largest ratio
+        # are equal.
         ratio = measured_ratios(statement, runs).high
         bound = scale * fitted_constant
         # The theorems are stated for class coordinates, in which scores are trained.

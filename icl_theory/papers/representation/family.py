@@ -1,10 +1,10 @@
 """In-context regression over a fixed dictionary, as a family.
 
-Softmax heads predict the answers of all tokens from the labels of a few.
-`Representation` draws the dictionary and the start, and `DictionaryRisk` is the loss of
-the heads. There are K tokens, each with a representation z of m numbers, and each token
-is also a query. A prompt has N labels, softmax runs over M tokens, and there are H
-heads.
+Softmax heads predict the answers for all tokens of the dictionary from the labels of a
+few of them. `Representation` draws the dictionary and the start, and `DictionaryRisk`
+is the loss of the heads. There are K tokens, each with a representation z of m numbers,
+and each token is also a query. A prompt has N labels, softmax runs over M tokens, and
+there are H heads. In shapes, R is the number of runs and B the number of prompts.
 """
 
 from __future__ import annotations
@@ -57,11 +57,14 @@ class DictionaryRisk(WithStart, Risk):
     .. math:: \frac1{2K}\sum_k \bigl(|Z_N b_k - z_k|^2 +
         \sigma^2|b_k - c_k|^2\bigr), \qquad b_k = \sum_h w_{hk} a_{hk}
 
-    The columns of Z, (m, K), are the tokens' representations. The first N columns,
-    :math:`Z_N`, belong to the tokens with labels. Softmax runs over the first M tokens,
-    and :math:`a_{hk}` is the attention of head h and query k on the N labelled ones.
-    The column :math:`c_k` is the unit vector of token k if the answer to query k is the
-    noisy label of this token, and zero if the answer is free of noise.
+    The prediction for query k is the sum of the N labels, each multiplied by its
+    coefficient in :math:`b_k`. The columns :math:`z_k` of Z, (m, K), are the tokens'
+    representations. The first N columns, :math:`Z_N`, belong to the tokens with labels,
+    and σ is the standard deviation of the labels' noise. Softmax runs over the first M
+    tokens, :math:`a_{hk}` is the attention of head h and query k on the N labelled
+    ones, and :math:`w_{hk}` is the output weight of the head for this query. The column
+    :math:`c_k` is the unit vector of token k if the answer to query k is the noisy
+    label of this token, and zero if the answer is free of noise.
 
     The parameters, (H, P + MK), have a row for each head: its P output weights, and
     then its scores, (M, K). P is 1 if one weight serves all queries, and K otherwise.
@@ -100,11 +103,13 @@ class DictionaryRisk(WithStart, Risk):
         # derivative with respect to the score s_j of token j contains the same mean:
         # ∂loss/∂s_j = w_hk a_j (g_j - Σ_i a_i g_i).
         mean_gradient = np.einsum(
-            "...hmk,...mk->...hk", attention, coefficient_gradient
+            "...hjk,...jk->...hk", attention, coefficient_gradient
         )
+        # g_j - Σ_i a_i g_i for all heads, tokens and queries, (..., H, M, K)
         centred = coefficient_gradient[..., None, :, :] - mean_gradient[..., None, :]
         score_gradient = output[..., None, :] * attention * centred
         output_gradient = mean_gradient
+        # If a head has one weight for all queries, their derivatives add up.
         if not self.per_token:
             output_gradient = mean_gradient.sum(axis=-1, keepdims=True)
         score_count = self.attended * self.Z.shape[1]
@@ -241,8 +246,9 @@ class DictionaryRisk(WithStart, Risk):
 
         Output weights are (..., H, K), and attention is (..., H, M, K).
         """
-        on_attended = np.einsum("...hk,...hmk->...mk", output, attention)
-        return np.asarray(on_attended[..., : self.labelled, :])
+        coefficients = np.einsum("...hk,...hjk->...jk", output, attention)
+        # Tokens beyond N have labels of zero, so their coefficients are left out.
+        return np.asarray(coefficients[..., : self.labelled, :])
 
     @property
     def _labelled_Z(self) -> Array:
@@ -279,11 +285,12 @@ class DictionaryRisk(WithStart, Risk):
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts, each with a task λ and label noise.
 
-        The label of a token is λᵀz_k plus noise. The answer to a query is λᵀz_k, or the
-        label if answers are noisy.
+        The label of token k is λᵀz_k plus noise. The answer to query k is λᵀz_k. If
+        answers are noisy, it is the label of token k, provided that there is one.
         """
         dimension = len(self.Z)
-        answers = rng.normal(size=(size, dimension)) @ self.Z
+        tasks = rng.normal(size=(size, dimension))
+        answers = tasks @ self.Z
         noise = self.noise * rng.normal(size=(size, self.labelled))
         # Tokens beyond N have labels of zero.
         labels = np.zeros((size, self.attended))
@@ -318,24 +325,28 @@ class DictionaryRisk(WithStart, Risk):
         """Return the loss of each prompt, (B,), and its gradient, (B, H, P + MK).
 
         The loss of a prompt is Σ_k e_k²/(2K) with e_k = Σ_h w_hk ȳ_hk - answer_k. Here
-        ȳ_hk = Σ_j a_hkj y_j is the average of the labels y_j, and its derivative with
-        respect to the score of token j is a_hkj (y_j - ȳ_hk).
+        ȳ_hk = Σ_j a_hkj y_j is the average of the labels y_j by the attention a_hkj of
+        head h and query k. Its derivative with respect to the score of token j is
+        a_hkj (y_j - ȳ_hk).
         """
         labels, answers = prompts
         output, scores = self._split(params)
+        # `softmax` runs over the last axis, the tokens. It also returns the logarithms
+        # of its denominators.
         attention, _ = softmax(scores.swapaxes(1, 2))  # (H, K, M)
-        averages = np.einsum("hkm,bm->bhk", attention, labels)
+        averages = np.einsum("hkj,bj->bhk", attention, labels)
         error = np.einsum("hk,bhk->bk", output, averages) - answers
 
         K = answers.shape[1]
         prediction_gradient = error[:, None] / K  # (B, 1, K)
         average_gradient = output * prediction_gradient  # (B, H, K)
-        centred_labels = labels[:, None, None] - averages[..., None]
+        centred_labels = labels[:, None, None] - averages[..., None]  # (B, H, K, M)
         score_gradient = average_gradient[..., None] * attention * centred_labels
         # The parameters have scores (M, K), but ``attention`` has the axes (K, M).
         score_gradient = score_gradient.swapaxes(2, 3)
         flat_score_gradient = score_gradient.reshape(len(labels), len(params), -1)
         output_gradient = prediction_gradient * averages
+        # If a head has one weight for all queries, their derivatives add up.
         if not self.per_token:
             output_gradient = output_gradient.sum(axis=2, keepdims=True)
         gradient = np.concatenate([output_gradient, flat_score_gradient], axis=2)
@@ -357,17 +368,18 @@ class Representation(Family):
         y_n\,\mathrm{softmax}_n(v_n^\top Q_h v_k), \qquad
         y_n = \lambda^\top z_n + \sigma\xi_n
 
-    A task is a vector λ ~ N(0, I), and the representations :math:`z_k \sim N(0, I/m)`
-    are drawn once. The tokens :math:`v_k` are orthonormal, so that the entries of
-    :math:`Q_h` in this basis are the scores of head h. The loss averages over all K
-    queries. See docs/theory/representation.md.
+    A task is a vector λ ~ N(0, I), the noise :math:`\xi_n` is standard normal, and the
+    representations :math:`z_k \sim N(0, I/m)` are drawn once. The tokens :math:`v_k`
+    are orthonormal, so that the entries of :math:`Q_h` in this basis are the scores of
+    head h, and :math:`w_{hk}` are output weights. The loss averages over all K queries.
+    See docs/theory/representation.md.
 
     Parameters
     ----------
     K : int
         Number of tokens.
     m : int
-        Dimension of their representations.
+        Dimension of the tokens' representations.
     N : int
         Number of labels in a prompt. The first N tokens have labels.
     heads : int

@@ -5,8 +5,9 @@ the statements, and ``quick`` asks for a smaller measurement. `DICTIONARY` says 
 statement of the paper each row tests.
 
 A dictionary has K tokens with representations z of m features. The first N tokens have
-labels, with noise of the deviation σ. A prediction is the sum of the labels, each
-multiplied by a coefficient b. The coefficients come from H heads.
+labels, whose noise has the standard deviation σ; the paper writes mτ for σ². A
+prediction is the sum of the labels, each multiplied by a coefficient b. The
+coefficients come from H heads.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ SOURCE = "Yang, Huang, Liang, Chi 2024, {}"
 # The paper's model: softmax over tokens with labels, an output weight for each head and
 # token, and noisy answers.
 PUBLISHED = Representation(sees="labelled", output="token", answers="labels")
-# A smaller problem, for quick audits. Few numbers are trained for few steps, so that
-# taking every step is faster than skipping steps.
+# A smaller problem, for quick audits. Few numbers are trained for few steps, so taking
+# every step (the method "exact") is faster than skipping steps.
 SMALL = PUBLISHED.changed(K=5, m=3, method="exact")
 # Three excesses over the floor, each a hundredth of the one before it. They are small,
 # because convergence is linear only near the minimum.
@@ -110,6 +111,7 @@ def learnt_errors(problem: Representation) -> LearntErrors:
     Z_N = risk.Z[:, :N]
     second_moments = Z_N @ Z_N.T + problem.noise**2 * np.eye(problem.m)
     ridge = Z_N.T @ np.linalg.solve(second_moments, risk.Z[:, N:])
+    # `apart` returns the largest difference between entries of two arrays.
     return LearntErrors(
         labelled=apart(coefficients[:, :N], np.eye(N)),
         unlabelled=apart(coefficients[:, N:], ridge),
@@ -153,6 +155,7 @@ def constructed_heads(coefficients: Array) -> Array:
     # Softmax has no zeros. So 1 is added in both heads, which cancels in their
     # difference. The products are output weight times attention, (2, N, K).
     products = np.stack([positive, negative]) + 1.0
+    # The softmax of the logarithms is the products, divided by their sum.
     output_weights = products.sum(axis=1)
     signs = np.array([[1.0], [-1.0]])
     scores = np.log(products).reshape(2, -1)
@@ -160,11 +163,13 @@ def constructed_heads(coefficients: Array) -> Array:
 
 
 def excess_of_construction(problem: Representation) -> float:
-    """Return the relative difference of the losses of two heads and ridge regression.
+    """Return the relative difference between the loss of two heads and the ridge loss.
 
-    The two heads are those of `constructed_heads` for the coefficients of ridge
-    regression, so that the difference consists of rounding errors alone.
+    `constructed_heads` gives the two heads the coefficients of ridge regression. So the
+    difference consists of rounding errors alone.
     """
+    # The floor of two heads is the loss of ridge regression, because ``problem`` has an
+    # output weight for each head and token.
     risk = problem.changed(heads=2).risk()
     return abs(risk.loss(constructed_heads(risk.ridge)) / risk.floor() - 1.0)
 
@@ -227,12 +232,11 @@ def need_of_heads(quick: bool) -> Claim:
     as labels do
     """
     method = "fast" if quick else "auto"  # "fast" skips steps
-    base = PUBLISHED.changed(
-        above=1e-8, max_steps=2 * 10**4 if quick else 10**5, method=method
-    )
+    max_steps = 2 * 10**4 if quick else 10**5
+    base = PUBLISHED.changed(above=1e-8, max_steps=max_steps, method=method)
     single_floor = base.changed(heads=1).risk().floor()
     two_head_run = base.changed(heads=2).simulate()
-    four_head_run = run_of_published(base.seed, method)
+    four_head_run = run_of_published(base.seed, method)  # `PUBLISHED` has four heads
     # The excess of two heads at the last step, and at step 10⁴.
     late_excess = float(two_head_run.loss[-1] - two_head_run.floor)
     early_excess = float(two_head_run.at(10**4).loss - two_head_run.floor)
@@ -247,7 +251,8 @@ def need_of_heads(quick: bool) -> Claim:
             " before"
         )
     # The floor of one head is 38 % higher than the loss of ridge regression, which is
-    # the floor of four heads. The 20 % could be any smaller number well above rounding.
+    # the floor of four heads. The limit of 20 % could be any number below 38 % and well
+    # above rounding.
     single_is_worse = single_floor > 1.2 * four_head_run.floor
     return Claim.of(
         single_is_worse
@@ -266,12 +271,12 @@ def need_of_heads(quick: bool) -> Claim:
 class RidgeComparison(NamedTuple):
     """Ridge regression with the ridges mτ and Nτ: means over tasks, labels and tokens.
 
-    The noise of the labels has the variance mτ on average.
+    The variance of the label noise is mτ on average over the tasks.
 
     Attributes
     ----------
     gap : float
-        Mean squared difference of the two predictions, |ŷ_mτ - ŷ_Nτ|²/K.
+        Mean squared difference of the two predictions, ‖ŷ_mτ - ŷ_Nτ‖²/K.
     learnt_error, best_error : float
         Mean squared error with the learnt ridge mτ, and with Nτ, which the paper calls
         best.
@@ -303,7 +308,7 @@ def compare_ridges(Z: Array, N: int, tau: float) -> RidgeComparison:
         return np.asarray(np.linalg.solve(gram + ridge * np.eye(N), cross_moments))
 
     def mean_error(B: Array) -> float:
-        """Return E |t - Bᵀy|²/K, as (E |t|² - 2 tr Bᵀ E ytᵀ + tr Bᵀ E yyᵀ B)/K."""
+        """Return E ‖t - Bᵀy‖²/K, as (E ‖t‖² - 2 tr Bᵀ E ytᵀ + tr Bᵀ E yyᵀ B)/K."""
         squares = (
             np.sum(Z_other**2)
             - 2.0 * np.sum(B * cross_moments)
@@ -328,7 +333,9 @@ def features_and_labels(quick: bool) -> Claim:
     learnt prediction, with the ridge mτ, is to that with the ridge Nτ
     """
     draws = 2 if quick else 20
-    m, K, tau = 100, 200, 0.01
+    m = 100
+    K = 200
+    tau = 0.01
     lengths = (50, 75, 90, 95, 100, 105, 110, 125, 150)
     rng = np.random.default_rng(0)
     dictionaries = rng.normal(size=(draws, m, K))

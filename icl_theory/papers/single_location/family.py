@@ -1,12 +1,13 @@
 """Single-location regression: attention must find the informative token among N.
 
-`SingleLocation` is the family. Its risk is a `SoftmaxRisk` or a `SeparateRisk`, which
-differ in the parameters that are trained.
+`SingleLocation` is the family. Its risk is a `SoftmaxRisk` for softmax attention, and a
+`SeparateRisk` for the activations "erf" and "linear", which act on each score alone.
 
 The unit vector k* is the direction of the mean of the informative token, and v* is the
-direction in which its label is read. Attention has the scores k·X of the tokens X. It
-adds up their values v·X, weighted by a function of the scores. The overlaps are
-κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and ρ = k·v.
+direction in which its label is read. In D dimensions they are the axes 0 and 1.
+Attention has the scores k·X of the tokens X. It adds up their values v·X, weighted by a
+function of the scores. The overlaps are κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
+ρ = k·v.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ class _Uninformative(NamedTuple):
 class SeparateRisk(WithStart, Risk):
     """The loss with "erf" or "linear" attention as a function of k and v, (2, D).
 
-    The rows of the parameters are k and v, whose lengths have no effect. The first two
-    axes are k* and v*. Any k and v lie in the span of k*, v* and two more axes, so that
-    D = 4 is enough for the exact risk.
+    The rows of the parameters are k and v, whose lengths have no effect. The axes 0 and
+    1 of the D dimensions are k* and v*. Any k and v lie in the span of k*, v* and two
+    more axes, so that D = 4 is enough for the exact risk.
     """
 
     problem: SingleLocation
@@ -123,7 +124,7 @@ class SeparateRisk(WithStart, Risk):
         return array[0], array[1]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient, whose rows are orthogonal to k and to v.
+        """Loss, and its gradient: a row orthogonal to k, and a row orthogonal to v.
 
         The output is f V + O. The first part comes from the informative token X_J, with
         the activation f of its score and its value V = v·X_J. The second part O comes
@@ -163,7 +164,7 @@ class SeparateRisk(WithStart, Risk):
         """
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread  # γ
-        # The axis of the nodes x comes after the axes of k and v.
+        # The axis of the nodes x comes last, after the axes of several k and v.
         kappa, eta, theta, nu, rho = _overlaps(unit)[..., None]
         # The score is k·X_J = aκ + g x with a standard normal x.
         x, probs, f, slope = self._activations(mean=a * kappa, spread=g, scale=scale)
@@ -179,7 +180,7 @@ class SeparateRisk(WithStart, Risk):
         )
 
     def _loss(
-        self, unit: Array, informative: _Informative, others: _Uninformative
+        self, unit: Array, informative: _Informative, uninformative: _Uninformative
     ) -> float:
         """Return the loss at unit vectors k and v, by the sum in `evaluate`."""
         p = self.problem
@@ -188,21 +189,25 @@ class SeparateRisk(WithStart, Risk):
         *_, rho = _overlaps(unit)
         _, probs, f, _, u, y, value_variance, covariance = informative
         # E[h²V²] of an uninformative token with the value V
-        mean_square = rho * rho * others.h2z2 + (1.0 - rho * rho) * others.h2
-        mean_other = n * rho * others.hz  # E[O]
-        # E[f²V²]/2 - E[f V y] + E[f V O], first at each node x, where E[V²] is
-        # u² + value_variance and E[V y] is u y + covariance.
+        mean_square = (
+            rho * rho * uninformative.h2z2 + (1.0 - rho * rho) * uninformative.h2
+        )
+        mean_other = n * rho * uninformative.hz  # E[O]
+        # E[f²V²]/2 - E[f V y] + E[f V O], first at each node x. At a node the value and
+        # the label have the means u and y. So E[V²] is u² + value_variance there, and
+        # the mean product of value and label is u y + covariance.
         at_nodes = f * f * (0.5 * (u * u + value_variance)) - f * (
             u * y + covariance - mean_other * u
         )
         loss = float(probs @ at_nodes)
-        # E[y²]/2, and E[O²]/2 in two parts: each token with itself, and pairs
+        # E[y²]/2, and E[O²]/2 in two parts: squares of single tokens, and products of
+        # two different tokens
         loss += 0.5 * (g * g + p.noise**2 + n * mean_square)
-        loss += 0.5 * n * (n - 1.0) * (rho * others.hz) ** 2
+        loss += 0.5 * n * (n - 1.0) * (rho * uninformative.hz) ** 2
         return float(loss)
 
     def _derivatives(
-        self, unit: Array, informative: _Informative, others: _Uninformative
+        self, unit: Array, informative: _Informative, uninformative: _Uninformative
     ) -> Array:
         """Return the derivatives of the loss with respect to k and v, (..., 2, D).
 
@@ -217,7 +222,7 @@ class SeparateRisk(WithStart, Risk):
         n = self.problem.N - 1.0
         _, eta, _, _, rho = _overlaps(unit)[..., None]
         x, probs, f, slope, u, y, value_variance, covariance = informative
-        mean_hz = others.hz
+        mean_hz = uninformative.hz
         mean_other = n * rho * mean_hz  # E[O]
 
         by_f = f * (u * u + value_variance) - u * y - covariance + mean_other * u
@@ -227,18 +232,20 @@ class SeparateRisk(WithStart, Risk):
         by_rho_at_nodes = (
             g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
         )
-        # The derivative with respect to ρ through E[O²].
-        square_slope = others.h2z2 - others.h2  # dE[h²V²]/dρ² for the value V
+        # The derivative with respect to ρ through E[O²]/2. It contains the derivative
+        # of E[h²V²] = ρ² E[h²z²] + (1 - ρ²) E[h²] with respect to ρ².
+        square_slope = uninformative.h2z2 - uninformative.h2
         by_rho_of_square = n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
-        # The means over the nodes, (..., 1). The last axis broadcasts over the
-        # coordinates.
+        # Means over the nodes, (...). Only ``by_rho`` has one more axis, (..., 1), like
+        # ``rho``.
         by_rho = (by_rho_at_nodes @ probs)[..., None] + by_rho_of_square
         by_kappa = a * ((by_f * slope) @ probs)
         by_eta = -((f * g * (u * x - g * rho)) @ probs)
         by_theta = a * (by_u @ probs)
         by_nu = -g * g * (f @ probs)
-        # The derivatives of ρ = k·v are v and k. The other overlaps are the coordinates
-        # of k and v along k* and v*, the first two axes.
+        # The derivatives of ρ = k·v with respect to k and v are v and k: the rows in
+        # reverse order. The other overlaps are the coordinates of k and v along the
+        # axes 0 and 1, which are k* and v*.
         by_vectors = by_rho[..., None] * unit[..., ::-1, :]
         by_vectors[..., 0, 0] += by_kappa
         by_vectors[..., 0, 1] += by_eta
@@ -274,11 +281,12 @@ class SeparateRisk(WithStart, Risk):
         # e^((1 + 4(λγ)²) y²/2), with γ = ``spread``. So the trapezoid rule with this
         # step has an error of e^(-2π²/0.7²) = e^-40.
         x, probs = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
-        s = scale * (mean + spread * x)
+        scaled = scale * (mean + spread * x)
         if self.problem.attention == "linear":
-            return Activations(x, probs, s, np.full_like(s, scale))
-        slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-s * s)
-        return Activations(x, probs, erf(s), slope)
+            return Activations(x, probs, scaled, np.full_like(scaled, scale))
+        # The derivative of erf(λs) with respect to the score s
+        slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-scaled * scaled)
+        return Activations(x, probs, erf(scaled), slope)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The overlaps κ = kᵀk*, ν = vᵀv*, θ = vᵀk*, η = kᵀv* and ρ = kᵀv."""
@@ -298,7 +306,7 @@ def _overlaps(unit: Array) -> Array:
     k = unit[..., 0, :]
     v = unit[..., 1, :]
     rho = np.einsum("...i,...i->...", k, v)
-    # The first two axes are k* and v*.
+    # The coordinates 0 and 1 are along k* and v*.
     return np.array([k[..., 0], k[..., 1], v[..., 0], v[..., 1], rho])
 
 
@@ -306,7 +314,8 @@ def _by_directions(by_vectors: Array, unit: Array, lengths: Array) -> Array:
     """Return derivatives with respect to the directions of vectors, (..., 2, D).
 
     A change along a vector does not turn it, so this part of the derivatives with
-    respect to the unit vectors is removed.
+    respect to the unit vectors is removed. The same change turns a longer vector less,
+    so the rest is divided by the length.
     """
     along = np.sum(by_vectors * unit, axis=-1, keepdims=True)
     return np.asarray((by_vectors - along * unit) / lengths)
@@ -360,9 +369,11 @@ class SoftmaxRisk(WithStart, Risk):
         g2 = p.spread**2  # γ²
         r = math.hypot(kappa, kappa_across)  # |k|
         v_square = nu * nu + nu_across * nu_across
+        # The probabilities that the informative token is the first one, or a later one
         first_or_later = np.array([p.chance, 1.0 - p.chance])
         # The size of the scores is rounded up, so that many steps use the same nodes.
         tokens, slopes = self._tokens(next_power_of_two(r * max(1.0, p.spread)))
+        # The scores are linear in (r, κ, b), so they are the product with their slopes.
         moments = tokens.moments(slopes @ [r, kappa, bias])
 
         # The losses with the targets γ and 0 are E[(o - γ)²]/2 and E[o²]/2. The four
@@ -379,16 +390,17 @@ class SoftmaxRisk(WithStart, Risk):
         # ``zero_loss`` also directly.
         by_losses = [nu, v_square - nu]
         by_moment = np.outer(by_losses, first_or_later).ravel()  # (4,)
-        # The index u is for nodes, q for queries, and p for the parameters (r, κ, b) of
+        # The index u is for nodes, q for queries, and i for the parameters (r, κ, b) of
         # the scores.
         by_r, by_kappa, by_bias = np.einsum(
-            "uq,uqp,q->p", moments.gradient, slopes, by_moment
+            "uq,uqi,q->i", moments.gradient, slopes, by_moment
         )
         # The derivative with respect to (κ, κ') through r alone. At r = 0 the direction
         # of k is undefined, but the derivative with respect to r is 0.
         by_k = np.zeros(2)
         if r:
             by_k = by_r * np.array([kappa, kappa_across]) / r
+        # Two terms of the loss depend on v: |v|² E[o²]/2, and ν times the cross term.
         by_v = 2.0 * zero_loss * np.array([nu, nu_across]) + [cross_term, 0.0]
         return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
@@ -413,7 +425,8 @@ class SoftmaxRisk(WithStart, Risk):
         zeros = np.zeros(x.size)
         ones = zeros + 1.0
         # The informative token with the value γ; another token, which has the first
-        # position if the informative one has not; and the rest.
+        # position unless the informative token has it; and the rest. The ``spread`` of
+        # a `Kind` is the variance of its values, while ``p.spread`` is γ.
         kinds = [
             Kind(1, probs, values=zeros + p.spread),
             Kind(1, probs, values=zeros, spread=ones),
@@ -422,8 +435,9 @@ class SoftmaxRisk(WithStart, Risk):
             kinds.append(Kind(p.N - 2, probs, values=zeros, spread=ones))
         # The axes are kinds, nodes, queries, and (r, κ, b).
         slopes = np.zeros((len(kinds), x.size, 4, 3))
+        # Without the bias, the score of the informative token is √snr κ + γ r x, and
+        # the score of any other token r x.
         slopes[..., 0] = x[:, None]
-        # The score of the informative token is √snr κ + γ r x.
         slopes[0, ..., 0] = (p.spread * x)[:, None]
         slopes[0, ..., 1] = math.sqrt(p.snr)
         # The bias belongs to the token in the first position. In queries 0 and 2 this
@@ -595,10 +609,9 @@ class SingleLocation(Family):
             self._validate_start(np.shape(self.start))
 
     def _refuse_for_softmax(self) -> None:
-        """Refuse a parameter that is for vectors k and v of the length 1.
+        """Refuse ``scale_decay`` and ``projection`` unless they have their defaults.
 
-        Softmax trains the lengths of k and v, so these parameters must have their
-        defaults.
+        They are for vectors k and v of the length 1, and softmax trains the lengths.
         """
         for name in ("scale_decay", "projection"):
             default = self.parameters()[name].default
@@ -622,7 +635,7 @@ class SingleLocation(Family):
         return self.scale / (1.0 + self.scale_decay * step)
 
     def _validate_start(self, shape: tuple[int, ...]) -> None:
-        """Refuse a start whose shape does not fit, or in which k or v is zero."""
+        """Refuse a start of a wrong shape, or without softmax one with k or v zero."""
         if self.attention == "softmax":
             if shape != (5,):
                 raise argument_error("start", shape, "a word, or of shape (5,)")
@@ -645,12 +658,12 @@ class SingleLocation(Family):
         return self.start == "sphere" or np.ndim(self.start) == 2
 
     def risk(self) -> Risk:
-        """Return the risk over the trained parameters, from its start."""
+        """Return the risk over the trained parameters, with its start."""
         if not isinstance(self.start, str):
-            return self._from(np.array(self.start))
-        return self._from(self._drawn_start())
+            return self._risk_from(np.array(self.start))
+        return self._risk_from(self._drawn_start())
 
-    def _from(self, start: Array) -> Risk:
+    def _risk_from(self, start: Array) -> Risk:
         """Return the risk with the parameters ``start`` at step 0."""
         if self.attention == "softmax":
             return SoftmaxRisk(self, start)
@@ -698,8 +711,9 @@ class SingleLocation(Family):
     def _whole_start(self) -> Array:
         """Return the parameters at step 0 in all d dimensions.
 
-        The risk has k and v in four coordinates. The two axes besides k* and v* become
-        the axes 2 and 3, as the law of the tokens prefers none of the d - 2 axes.
+        The risk has k and v in four coordinates. Its two axes besides k* and v* become
+        the axes 2 and 3, which is no restriction: the law of the tokens is the same
+        along all d - 2 axes other than k* and v*.
         """
         reduced = np.array(self.risk().initial)
         if self.attention == "softmax":

@@ -1,10 +1,13 @@
 """Single-location regression on sampled prompts, in any number of dimensions.
 
 This module shares no formula with the exact risks, so that samples and exact risks
-check each other. In four dimensions the expectations of losses and gradients are the
-exact losses and gradients. Stochastic descent needs all d dimensions: the noise of a
-batch has a part in each of them, which lengthens k and v, or turns them if their
-lengths are fixed.
+check each other. In four dimensions the means of the sampled losses and gradients are
+the exact losses and gradients. Stochastic descent needs all d dimensions of the
+problem: the noise of a batch has a part in each of them, which lengthens k and v, or
+turns them if their lengths are fixed.
+
+Of the D dimensions of a trainer, the axes 0 and 1 are k* and v*: the direction of the
+mean of the informative token, and the direction in which its label is read.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Prompts(NamedTuple):
-    """B prompts of N tokens in D dimensions. The first two axes are k* and v*."""
+    """B prompts of N tokens in D dimensions."""
 
-    tokens: Array  # (B, N, D)
+    tokens: Array  # (B, N, D); the coordinates 0 and 1 are along k* and v*
     label: Array  # of each prompt, (B,)
     scale: Array  # the factor λ of the scores, (B,)
 
@@ -49,17 +52,19 @@ class _Vectors(NamedTuple):
 
 
 class LocationTrainer(WithStart, Trainer[Prompts]):
-    r"""Squared error of :math:`\sum_i f(k^\top x_i)\,v^\top x_i` on fresh prompts.
+    r"""The loss of the prediction :math:`\sum_i f(k^\top x_i)\,v^\top x_i` of a label.
 
-    The first two axes are k* and v*.
+    The loss is half the squared error, as a mean over prompts that are drawn anew at
+    each step. The activation f is "erf", "linear", or a softmax over all tokens i.
 
     Parameters
     ----------
     problem : SingleLocation
         The law of the prompts, and the activation f.
     start : ndarray, (2, D) or (2D + 1,)
-        Parameters at step 0, in D >= 2 dimensions. Without softmax these are vectors
-        along k and v; with softmax, k, v and the bias of the first position.
+        Parameters at step 0, in D >= 2 dimensions, of which the axes 0 and 1 are k* and
+        v*. Without softmax the parameters are vectors along k and v; with softmax, k, v
+        and the bias of the first position.
     batch, seed : int
         Number of prompts in a step, and the seed.
     """
@@ -101,17 +106,17 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         # `prompts_to_draw` checks the size, and that the prompts fit in memory.
         size = prompts_to_draw(rng, size, self._numbers)
         p = self.problem
-        rows = np.arange(size)
+        prompt = np.arange(size)  # indices of the prompts
         tokens = rng.normal(size=(size, p.N, self.dimension))
         # The informative token is in the first position, or else in any other position
         # with equal probabilities.
         is_first = rng.random(size) < p.chance
-        place = np.where(is_first, 0, rng.integers(1, p.N, size))
+        position = np.where(is_first, 0, rng.integers(1, p.N, size))
         # The mean of the informative token is along k*, axis 0, and its label is read
         # along v*, axis 1.
-        tokens[rows, place] *= p.spread
-        tokens[rows, place, 0] += math.sqrt(p.snr)
-        label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
+        tokens[prompt, position] *= p.spread
+        tokens[prompt, position, 0] += math.sqrt(p.snr)
+        label = tokens[prompt, position, 1] + p.noise * rng.normal(size=size)
         return Prompts(tokens, label, np.full(size, p.scale))
 
     def prompts(self, step: int = 0) -> Prompts:
@@ -126,7 +131,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         return 0.5 * errors[0] ** 2
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient."""
+        """Mean loss of given prompts, and its gradient."""
         # `evaluate_runs` gets one run, and returns arrays with one entry.
         mean_losses, gradients = self.evaluate_runs(params[None], prompts)
         return float(mean_losses[0]), gradients[0]
@@ -134,14 +139,15 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
     def evaluate_runs(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, (R,) and (R, ...).
 
-        The prompts are those of the first run, then those of the second run, and so on.
+        The prompts are in the order of the runs, B prompts for each.
         """
         vectors = self._vectors(params)
         errors, attended, tokens = self._forward(vectors, prompts)
         mean_losses = 0.5 * np.mean(errors**2, axis=1)
 
-        # A name by_z is the derivative of the mean loss of a run with respect to z. The
-        # mean is over the B prompts of the run.
+        # A local name by_z is the derivative of the mean loss of a run with respect to
+        # z. The mean is over the B prompts of the run. (``attended.by_score`` is the
+        # derivative of the output, not of the loss.)
         by_output = errors[:, :, None] / errors.shape[1]
         by_score = by_output * attended.by_score
         by_value = by_output * attended.weight
@@ -149,11 +155,13 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         by_products = np.stack([by_score, by_value], axis=1)  # (R, 2, B, N)
         by_k_and_v = by_products.reshape(len(params), 2, -1) @ tokens  # (R, 2, D)
         if not self._trains_directions:
+            # The bias is added to the score of the first token of each prompt.
             by_bias = by_score[:, :, 0].sum(axis=1)
             flat = by_k_and_v.reshape(len(params), -1)
             return mean_losses, np.column_stack([flat, by_bias])
         # A change along a vector does not turn it, so this part of the derivatives is
-        # removed.
+        # removed. The same change turns a longer vector less, so the rest is divided by
+        # the length.
         unit = vectors.k_and_v
         along = np.sum(by_k_and_v * unit, axis=2, keepdims=True)
         lengths = np.linalg.norm(params, axis=2, keepdims=True)
@@ -169,6 +177,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         if self._trains_directions:
             lengths = np.linalg.norm(params, axis=2, keepdims=True)
             return _Vectors(params / lengths, np.zeros(R))
+        # A row of parameters has k, v and last the bias.
         return _Vectors(params[:, :-1].reshape(R, 2, -1), params[:, -1])
 
     def _forward(
@@ -201,9 +210,12 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
         p = self.problem
         if p.attention == "softmax":
-            is_first_place = np.arange(p.N) == 0
-            weight, _ = softmax(scores + bias[:, None, None] * is_first_place)
+            is_first_position = np.arange(p.N) == 0
+            # `softmax` also returns the logarithms of its denominators.
+            weight, _ = softmax(scores + bias[:, None, None] * is_first_position)
             output = np.sum(weight * values, axis=2, keepdims=True)
+            # With the weights a and the values V, the derivative of the output
+            # Σ_j a_j V_j with respect to score i is a_i (V_i - output).
             return Attended(weight, weight * (values - output))
         scaled = scale * scores
         if p.attention == "erf":

@@ -3,11 +3,13 @@ In-context recall: a fixed set of sentences
 ===========================================
 
 Only the matrix W of ReLU attention is trained, by normalised descent on a fixed set of
-2048 sentences in batches of 512. The upper panels are without noise. The lower panels
-have several levels α of noise, and the log-odds of noise are estimated from these
-sentences. Dotted lines are the loss of a model that trains only one strength λ of
-attention, on the population. This model recalls seen and unseen outputs alike, and
-reaches the Bayes risk.
+2048 sentences in batches of 512. The left panels show the loss on test sentences whose
+outputs occur in training, and the right panels the loss on test sentences with other
+outputs. The upper panels are without noise. In the lower panels an answer is noise with
+the probability α, and the log-odds of noise are estimated from the fixed set. Dotted
+lines are the exact mean loss, over all possible sentences, of a model that trains only
+one strength λ of attention, on this loss. This model recalls seen and unseen outputs
+alike, and reaches the Bayes risk.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ def figure(
 ) -> Figure:
     """Draw the losses on seen and unseen outputs against epochs, a curve for each α.
 
-    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
-    sentence. The fixed set has ``M`` sentences.
+    ``V`` is the number of words in the vocabulary, ``outputs`` the number of outputs in
+    training, and ``H`` the number of words in a sentence. The fixed set has ``M``
+    sentences.
     """
     problems = [
         icl.recall.Training(
@@ -69,14 +72,15 @@ def figure(
         for kind in ("seen", "unseen"):
             curves = []
             for training in trainings:
-                if bool(training.problem.alpha) == noisy:
+                has_noise = training.problem.alpha > 0
+                if has_noise == noisy:
                     curves += _curves(training, kind)
             panels.append(_panel(curves, kind, noisy))
     return draw_panels(panels, columns=2, size=(2.4, 1.9))
 
 
 class _Training(NamedTuple):
-    """Training on M sentences, and on the population, with the colour of both."""
+    """Training of W on M sentences and of λ on the population, with their colour."""
 
     problem: icl.recall.Training
     run: Observed
@@ -85,7 +89,7 @@ class _Training(NamedTuple):
 
 
 def _curves(training: _Training, kind: str) -> list[Curve]:
-    """Return the loss on outputs of a kind, and, dotted, the loss on the population.
+    """Return the loss on outputs of a kind and, dotted, the loss of the population run.
 
     ``kind`` is "seen" or "unseen".
     """
@@ -105,7 +109,14 @@ def _panel(curves: list[Curve], kind: str, noisy: bool) -> Panel:
     """Return the panel of a kind of outputs, without noise or for levels of noise."""
     scales = ("log", "linear") if noisy else ("log", "log")
     limits = (0.0, 5.0) if noisy else (1e-12, 20.0)
-    return Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits)
+    return Panel(
+        curves,
+        x="epoch",
+        y="loss (nats)",
+        title=f"{kind} outputs",
+        scales=scales,
+        limits=limits,
+    )
 
 
 def _population_run(problem: icl.recall.Training) -> icl.Trajectory:
@@ -113,6 +124,8 @@ def _population_run(problem: icl.recall.Training) -> icl.Trajectory:
     task = problem.task
     # Without noise the risk has no γ.
     gamma = task.best_gamma if task.alpha else None
+    # The task has one trigger. Its λ is tied only because a tied λ has a closed form,
+    # which the method "auto" uses.
     risk = icl.recall.RecallRisk(task, "relu", gamma, weights="identity", tied=True)
     return icl.descend(
         risk, float(problem.eta), rule="ngd", steps=problem.max_steps, method="auto"

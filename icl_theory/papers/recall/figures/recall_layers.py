@@ -2,11 +2,12 @@
 In-context recall: what attention and feed-forward layer say
 ============================================================
 
-All matrices are trained, by descent that divides the gradient of each matrix by its
-norm. The rows are for three levels α of noise. The left panels show two logits of the
-attention: the logit of the output, and the largest logit of any other word. The right
-panels show two logits of the feed-forward layer: the logit of noise, and the largest
-logit of any other word.
+All matrices are trained, by descent that divides the gradient of each matrix by the
+norm of this gradient. Each row is for one probability α of noise. The left panels show
+two of the logits that attention adds: the logit of the output, and the largest logit of
+any other word. The right panels show two of the logits that the feed-forward layer
+adds: the logit of noise, and the largest logit of any other word. All are means over
+test sentences.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def figure(
 ) -> Figure:
     """Draw the logits of both layers against the step, with a row for each α.
 
-    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
-    sentence.
+    ``V`` is the number of words in the vocabulary, ``outputs`` the number of outputs in
+    training, and ``H`` the number of words in a sentence.
     """
     problems = [
         icl.recall.Training(
@@ -70,9 +71,15 @@ def figure(
                     colour=RED,
                 ),
             ]
-            y = f"{layer.replace('_', '-')} logit"
-            scales = ("log", "linear")
-            panels.append(Panel(curves, "step", y, f"α = {alpha:g}", scales))
+            panels.append(
+                Panel(
+                    curves,
+                    x="step",
+                    y=f"{layer.replace('_', '-')} logit",
+                    title=f"α = {alpha:g}",
+                    scales=("log", "linear"),
+                )
+            )
     return draw_panels(panels, columns=2, size=(2.4, 1.6))
 
 

@@ -6,10 +6,12 @@ Five models are trained by normalised gradient descent on fresh sentences, in wh
 output follows the trigger once. The models train one strength λ for each trigger
 (linear attention), strengths and the scale v of the values (softmax attention), the
 attention matrix W (linear), and all matrices (linear and softmax). The left panels are
-without noise, and the right panels with noise. On outputs that training has never
-shown, models that train the whole matrix of values do worse than the uniform guess.
-With noise and sentences of 256 words, v starts in the wrong direction in the model that
-trains strengths and v, and this model does not learn.
+without noise, and the right panels with noise. The rows show the loss on outputs that
+occur in training, the loss on other outputs, and the probabilities of the output and,
+dashed, of noise. On outputs that training has never shown, models that train the whole
+matrix of values do worse than the uniform guess. With noise and sentences of 256 words,
+v starts in the wrong direction in the model that trains strengths and v, and this model
+does not learn.
 """
 
 from __future__ import annotations
@@ -54,26 +56,27 @@ def figure(
 ) -> Figure:
     """Draw test losses of all models, and their probabilities of output and noise.
 
-    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
-    sentence.
+    ``V`` is the number of words in the vocabulary, ``outputs`` the number of outputs in
+    training, and ``H`` the number of words in a sentence.
     """
-    problems = [
-        icl.recall.Training(
-            V=V,
-            # Planted sentences with noise have one trigger.
-            triggers=1 if noise else triggers,
-            outputs=outputs,
-            H=H,
-            alpha=noise,
-            eta=eta,
-            batch=batch,
-            max_steps=steps,
-            seed=seed,
-            **model,
-        )
-        for noise in (0.0, alpha)
-        for model in MODELS.values()
-    ]
+    problems = []
+    for noise_level in (0.0, alpha):
+        # Planted sentences with noise have one trigger.
+        number_of_triggers = 1 if noise_level else triggers
+        for model in MODELS.values():
+            problem = icl.recall.Training(
+                V=V,
+                triggers=number_of_triggers,
+                outputs=outputs,
+                H=H,
+                alpha=noise_level,
+                eta=eta,
+                batch=batch,
+                max_steps=steps,
+                seed=seed,
+                **model,
+            )
+            problems.append(problem)
     # The runs without noise come first.
     runs = observe(problems)
     clean = dict(zip(MODELS, runs[: len(MODELS)], strict=True))
@@ -88,7 +91,7 @@ def figure(
 
 
 def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel:
-    """Return the losses of all models on outputs of a kind, "seen" or "unseen"."""
+    """Return the panel of the losses on outputs of a kind, "seen" or "unseen"."""
     # One panel has the names of the models for all panels.
     has_names = kind == "unseen" and alpha > 0
     curves = []
@@ -96,6 +99,8 @@ def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel
     for (name, run), colour in zip(runs.items(), CYCLE, strict=False):
         label = name if has_names else ""
         curves.append(Curve(label, run.t, run.values[f"{kind}_loss"], colour=colour))
+    # The top row has the titles of the columns, and the left column the labels of the
+    # rows.
     title = ""
     if kind == "seen":
         title = f"noise α = {alpha:g}" if alpha else "no noise"
@@ -119,8 +124,9 @@ def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel
 
 
 def _probabilities(runs: dict[str, Observed], alpha: float) -> Panel:
-    """Return the probabilities of the output, and of noise if there is any."""
+    """Return the panel of the probabilities of the output, and of noise if any."""
     curves = []
+    # Each model has the same colour as in `_losses`.
     for run, colour in zip(runs.values(), CYCLE, strict=False):
         curves.append(Curve("", run.t, run.values["output"], colour=colour))
         if alpha:
@@ -128,7 +134,14 @@ def _probabilities(runs: dict[str, Observed], alpha: float) -> Panel:
             curves.append(Curve("", run.t, noise, style="--", colour=colour))
     title = "(dashed: of noise)" if alpha else ""
     y = "" if alpha else "probability of the output"
-    return Panel(curves, "step", y, title, ("log", "linear"), (0.0, 1.05))
+    return Panel(
+        curves,
+        x="step",
+        y=y,
+        title=title,
+        scales=("log", "linear"),
+        limits=(0.0, 1.05),
+    )
 
 
 if __name__ == "__main__":

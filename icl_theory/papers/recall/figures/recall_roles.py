@@ -26,7 +26,7 @@ QUICK = {"V": 20, "H": 24, "steps": 100, "tests": 64}
 # The setting in the explorer that is nearest to this figure. The page of the paper
 # links to this setting.
 EXPLORER = "recall?V=60&triggers=1&alpha=0.5&eta=0.05&counts=1&t=60"
-# The columns: the parts that are left out, by the title of the column.
+# The columns of panels: the parts of the model that a column leaves out, by its title.
 PARTS = {
     "whole model": (),
     "attention alone": ("feed_forward",),
@@ -46,8 +46,9 @@ def figure(
 ) -> Figure:
     """Draw the probabilities against the step, in a row for each α.
 
-    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
-    sentence. The probabilities are means over ``tests`` sentences.
+    ``V`` is the number of words in the vocabulary, ``outputs`` the number of outputs in
+    training, and ``H`` the number of words in a sentence. The probabilities are means
+    over ``tests`` sentences.
     """
     panels = []
     for alpha in alphas:
@@ -61,24 +62,25 @@ def figure(
         )
         run = icl.descend(risk, eta, rule="ngd", steps=steps)
         sentences = task.sentences(np.random.default_rng(0), tests)
-        # The matrices of the transformer for the λ of each saved step.
+        # The matrices of the transformer, flat, for the λ of each saved step.
         matrices = [reparameterised.map.inward(state) for state in run.states]
-        for part, without in PARTS.items():
-            measured = [full.measure(params, sentences, without) for params in matrices]
-            output = [measure.output for measure in measured]
-            noise = [measure.noise for measure in measured]
+        for column, without in PARTS.items():
+            # Mean probabilities without these parts, for each saved step.
+            measures = [full.measure(params, sentences, without) for params in matrices]
+            output = [measure.output for measure in measures]
+            noise = [measure.noise for measure in measures]
             curves = [
                 Curve("output", run.t, output, colour=BLUE),
                 Curve("noise", run.t, noise, style="--", colour=RED),
             ]
             is_first_row = alpha == alphas[0]
-            is_last_panel = part == list(PARTS)[-1] and alpha == alphas[-1]
+            is_last_panel = column == list(PARTS)[-1] and alpha == alphas[-1]
             panels.append(
                 Panel(
                     curves,
                     x="step",
                     y=f"probability, α = {alpha:g}",
-                    title=part if is_first_row else "",
+                    title=column if is_first_row else "",
                     scales=("linear", "linear"),
                     limits=(-0.02, 1.02),
                     legend=is_last_panel,

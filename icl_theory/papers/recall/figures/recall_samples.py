@@ -2,12 +2,13 @@
 In-context recall: how many sentences are needed
 ================================================
 
-Training fails if it leaves a loss of more than ε above the Bayes risk. The lines are
-the exact probability that training on M sentences fails, and the dashed lines are an
-upper bound in closed form. Points are the share of data sets on which training failed.
-The left panel is without noise: training fails if the sentences lack triggers. The
-right panel is with noise: the frequency k/M of noise in the sentences is learnt instead
-of its probability α. As k is a whole number, the lines do not fall at every M.
+Training fails if it leaves a loss of more than ε above the Bayes risk. Solid lines are
+the exact probability that training on M sentences fails, and dashed lines are an upper
+bound in closed form. Points are the share of data sets on which training failed. The
+left panel is without noise: training fails if the sentences lack too many triggers. The
+right panel is with noise: k of the M answers are noise, and training learns the
+frequency k/M instead of the probability α. As k is a whole number, the lines do not
+fall at every M.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def figure(
 ) -> Figure:
     """Draw the probability of failure against the number of sentences.
 
-    There are ``V`` words. For about five of the ``points`` numbers of sentences,
-    training is run on ``sets`` sets.
+    There are ``V`` words. The curves have at most ``points`` numbers of sentences. For
+    some of these numbers, mostly five to nine, training is run on ``sets`` data sets.
     """
     clean = _panel(
         V,
@@ -76,13 +77,14 @@ def _panel(
 ) -> Panel:
     """Return the panel for one α: probabilities of failure, with a colour for each ε.
 
-    There are ``points`` numbers of sentences up to ``most``.
+    There are at most ``points`` numbers of sentences, from 2 to ``most``. For some of
+    them, training is run on ``sets`` data sets.
     """
     task = icl.recall.RecallTask(
         V, triggers, outputs=4, alpha=alpha, H=256, law="planted"
     )
     sizes = np.unique(np.geomspace(2, most, points).astype(int))
-    # Training is run at about five of the sizes.
+    # To save time, training is run only at some of the sizes, mostly five to nine.
     trained_sizes = sizes[:: max(1, len(sizes) // 5)].tolist()
     excesses = {}  # by size: the excess after training on each set
     for M in trained_sizes:
@@ -105,6 +107,7 @@ def _panel(
         curves.append(Curve("", trained_sizes, failed_share, style="o", colour=colour))
     axes = ("sentences M", "probability of failure")
     limits = (LEAST, 1.5)
+    # The panel with noise has a logarithmic axis of M, and explains the line styles.
     if not alpha:
         title = f"no noise, {triggers} triggers"
         return Panel(curves, *axes, title, ("linear", "log"), limits)
@@ -119,9 +122,10 @@ def _chances(
     sizes: NDArray[np.intp],
     epsilon: float,
 ) -> NDArray[np.float64]:
-    """Return the chances for these numbers of sentences, or 0 if below `LEAST`.
+    """Return the chances for these numbers of sentences, or 0 if below ``LEAST``.
 
-    A logarithmic axis does not show 0. ``chance`` takes a task, M and ε.
+    A logarithmic axis does not show 0. ``chance`` takes a task, M and ε, and returns
+    the probability of failure, or a bound on it.
     """
     chances = np.array([chance(task, M, epsilon) for M in sizes.tolist()])
     return np.where(chances < LEAST, 0.0, chances)
@@ -129,6 +133,8 @@ def _chances(
 
 def _excess(task: icl.recall.RecallTask, M: int, seed: int) -> float:
     """Train on M sentences, and return the population loss above the Bayes risk."""
+    # Training stops at an excess of 1e-6 on the M sentences. This counts as training to
+    # the end, because it is far below all ε.
     run = icl.Recall(task=task, M=M, seed=seed, eta=2.0, above=1e-6).simulate()
     return run.family.population_excess(run)
 

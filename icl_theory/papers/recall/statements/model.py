@@ -1,4 +1,4 @@
-"""Rows on what the recall models compute: sentences, losses, optima, roles.
+"""Rows of the audit on what recall models compute: sentences, losses, optima, roles.
 
 A sentence of H words ends with a trigger q. In the sentence q is followed c times by
 the output y and c_τ times by the noise word τ. The answer, the word after the sentence,
@@ -7,8 +7,13 @@ number of words. `RecallRisk` is the exact loss of the strengths λ of the trigg
 scale v of the values 𝒱 (with softmax attention) and the log-odds γ of noise (with
 noise). `TransformerRisk` is the loss of the matrices W, 𝒱 and F (attention, values, and
 feed-forward layer) on sampled sentences, computed word by word. `reparameterised`
-returns this loss as a risk of λ, v and γ. The ``map.inward`` of this new risk returns
-the flat matrices for given λ, v and γ.
+returns this loss as a risk of λ, v and γ. The method ``map.inward`` of this new risk
+returns the matrices, in one flat vector, for given λ, v and γ.
+
+A row returns ``Claim.of(holds, grid, measured, verdict)``: whether the measurements are
+as expected, the cases, the measured numbers in words, and the verdict. ``quick`` asks
+for fewer cases. ``off`` is the largest relative difference of two arrays, and ``apart``
+the largest absolute one. ``decade`` rounds an error up to a power of ten.
 """
 
 from __future__ import annotations
@@ -97,10 +102,10 @@ def sentence_counts(quick: bool) -> Claim:
 def _p_values_of_counts(
     rng: np.random.Generator, H: int, alpha: float, size: int
 ) -> tuple[float, float]:
-    """Compare the counts of bigrams with their law.
+    """Compare the counts of bigrams in ``size`` sentences with their law.
 
-    Return the p-values of sampled sentences, and of sequences that are drawn word by
-    word.
+    Return two p-values: of sentences sampled by the task, and of sentences among as
+    many sequences that are drawn word by word.
     """
     law = Counts.sentence(H, noise=alpha)
     task = RecallTask(V=9, triggers=2, outputs=3, alpha=alpha, H=H, counts=law)
@@ -131,7 +136,7 @@ def _p_value_of_places(rng: np.random.Generator, size: int) -> float:
     _, trigger_places = np.nonzero(before_last == task.triggers[0])
     first_place, second_place = trigger_places.reshape(size, 2).T
     noise_first = before_last[np.arange(size), first_place + 1] == task.noise_word
-    # A column of this array is a case: both places and the order of the bigrams.
+    # A column of this array is the case of one sentence: both places and the order.
     cases = np.stack([first_place, second_place, noise_first])
     _, frequencies = np.unique(cases, axis=1, return_counts=True)
     # With each block of two counted as one place, the H - 1 words are H - 3 places. The
@@ -147,8 +152,9 @@ def _word_by_word(
 ) -> tuple[Words, Words]:
     """Return c and c_τ of the sentences among ``size`` sequences of H words.
 
-    A sequence is drawn from left to right. It is a sentence of the task if it ends with
-    the trigger, and an output follows an earlier trigger.
+    A sequence is drawn from left to right. The word after a trigger is noise with the
+    probability ``noise``, and an output otherwise. The sequence is a sentence of the
+    task if it ends with the trigger, and an output follows an earlier trigger.
     """
     density = 0.25  # the default of `Counts.sentence`
     c = np.zeros(size, dtype=np.intp)
@@ -203,7 +209,9 @@ def lemma_adding(quick: bool) -> Errors:
         ("linear", "relu"), noise=0.3, size=size, V=9, triggers=2, outputs=3, H=11
     )
     for seed, (task, options, data) in enumerate(settings):
-        # `risk` is the formula on these sentences, and `full` the transformer on them.
+        # On these sentences `risk` is the formula, and `full` the transformer. Losses
+        # are compared as a pair, by their relative difference, and gradients by their
+        # largest absolute difference.
         risk = RecallRisk(task, data=data, **options)
         full = reparameterised(TransformerRisk(task, data=data, **options))
         params = np.random.default_rng(seed).uniform(0.0, 2.0, len(risk.initial))
@@ -235,8 +243,8 @@ def _settings(
 ) -> Iterator[_Setting]:
     """Yield settings without noise and with it, in the paper's setting and in ours.
 
-    ``noise`` is α if there is noise. There is then one trigger. ``size`` sentences are
-    drawn in each setting.
+    ``noise`` is α in the settings with noise, which have one trigger. In each setting
+    ``size`` sentences are drawn.
     """
     cases = itertools.product(attentions, (0.0, noise), SETTINGS)
     for seed, (attention, alpha, (law, weights)) in enumerate(cases):
@@ -250,7 +258,8 @@ def _settings(
 def _large_strength(quick: bool) -> float:
     """Return a value of λ and v at which the excess is below rounding.
 
-    At 900 the excess is 1e-30 or less. The quick audit takes less time with 300.
+    At 900 the excess is at most about 1e-30. The quick audit saves time with 300, at
+    which it is at most about 1e-18.
     """
     return 300.0 if quick else 900.0
 
@@ -283,9 +292,10 @@ def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
 
 def _bayes_loss(task: RecallTask, data: Sentences) -> float:
     """Loss of the Bayes predictor on sentences."""
-    sentences = np.arange(len(data.answer))
-    probability = task.predict(data.tokens)[sentences, data.answer]
-    return -float(np.mean(np.log(probability)))
+    sentence = np.arange(len(data.answer))
+    # `predict` returns the probability of each word after each sentence.
+    probability_of_answer = task.predict(data.tokens)[sentence, data.answer]
+    return -float(np.mean(np.log(probability_of_answer)))
 
 
 @row(
@@ -491,13 +501,18 @@ def _against_sentences(
     gradient_errors = []
     for model in risks:
         # Difference quotients of the loss, one along each direction.
-        slopes = [differences(model.loss, params, along) for along in directions]
+        slopes = [
+            differences(model.loss, params, direction) for direction in directions
+        ]
         gradient_errors.append(apart(directions @ model.gradient(params), slopes))
     return _AgainstSentences(z=z, gradient_error=max(gradient_errors))
 
 
 def unseen_outputs(alpha: float, theorem: str) -> Row:
-    """Make the row on outputs that training has not seen, for this level of noise."""
+    """Make the row on outputs that training has not seen, with noise if α > 0.
+
+    ``theorem`` is the number of the theorem in the paper.
+    """
     words = "outputs never seen in training have the loss of seen ones"
     if alpha:
         words += ", with noise"
@@ -520,7 +535,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
             f"W alone after {5 * steps} steps": ends.attention_later,
             "all matrices": ends.full,
         }
-        shown = "; ".join(
+        losses_in_words = "; ".join(
             f"{name} {end.seen:.3g}, {end.unseen:.3g}"
             for name, end in losses_by_model.items()
         )
@@ -529,7 +544,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
             f"α = {alpha:g}, linear attention, planted bigrams, V = {base.V}, H ="
             f" {base.H}, {steps} steps of {base.batch} fresh sentences, for W alone"
             f" {5 * steps} too",
-            f"loss on seen and unseen outputs: {shown}",
+            f"loss on seen and unseen outputs: {losses_in_words}",
             "holds for λ alone, by symmetry; W alone recalls unseen outputs at a"
             " higher loss, which goes on falling; all matrices do worse on them than"
             f" guessing, ln V = {guess:.2f}",
@@ -558,7 +573,7 @@ class _UnseenLosses(NamedTuple):
 
         ``guess`` is the loss of the uniform guess.
         """
-        strengths_do_the_same = off(self.strengths.unseen, self.strengths.seen) < EQUAL
+        strengths_error = off(self.strengths.unseen, self.strengths.seen)
         # A model with W alone trained recalls unseen outputs better than the guess, and
         # worse than seen ones. Its loss on unseen outputs is still falling. "Better" is
         # by 30 % or more, a choice: in the full audit the losses are 1.55 and 1.91, and
@@ -570,7 +585,9 @@ class _UnseenLosses(NamedTuple):
             < 0.7 * guess
         )
         full_is_worse_than_guess = self.full.unseen > guess > self.full.seen
-        return strengths_do_the_same and unseen_loss_falls and full_is_worse_than_guess
+        return (
+            strengths_error < EQUAL and unseen_loss_falls and full_is_worse_than_guess
+        )
 
 
 class _TrainedModels(NamedTuple):
@@ -629,17 +646,18 @@ def unseen_lower_bound(quick: bool) -> Claim:
     steps = (1, 8, 64) if quick else (1, 4, 16, 64, 128)
     eta = 0.25
     one_or_two = Counts(np.array([0.0, 0.4, 0.6]))
-    # Exponents x with which the bound may hold, and their powers of |Q|.
+    # Exponents x with which the bound may hold, and the powers of |Q| in them.
     powers = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
     # For each exponent x: the measured exponents, divided by x.
     ratios: dict[str, list[float]] = {name: [] for name in powers}
-    planted_ratios: list[float] = []  # divided by ηt/√|Q|, for planted bigrams
+    planted_ratios: list[float] = []  # for planted bigrams alone, divided by ηt/√|Q|
     for Q, attention in itertools.product(sizes, ("linear", "relu")):
         planted_task = RecallTask(V=40, triggers=Q, outputs=4, H=24, law="planted")
         drawn_task = RecallTask(V=40, triggers=Q, outputs=4, H=24, counts=one_or_two)
         planted_exponents = _exponents_of_unseen(planted_task, attention, eta, steps)
         drawn_exponents = _exponents_of_unseen(drawn_task, attention, eta, steps)
         for name, power_of_Q in powers.items():
+            # The measured exponents are already divided by ηt.
             factor = float(Q) ** power_of_Q
             for exponent in planted_exponents + drawn_exponents:
                 ratios[name].append(exponent / factor)
@@ -667,11 +685,11 @@ def unseen_lower_bound(quick: bool) -> Claim:
 def _exponents_of_unseen(
     task: RecallTask, attention: str, eta: float, steps: tuple[int, ...]
 ) -> list[float]:
-    """Return the least ``ln((V-1) P/(1-P))`` divided by ηt, at each of the steps.
+    """Return the least ``ln((V-1) P/(1-P))``, divided by ηt, at each of the steps t.
 
     P is the probability that a full transformer gives an output that training has not
     seen. The least value is over 16 sentences. If P = 1/(1 + (V-1) e^(-x)), the
-    logarithm is x. The transformer has the λ of exact descent.
+    logarithm is x. The λ of the transformer are taken from exact normalised descent.
     """
     full = TransformerRisk(task, attention, tests=16)
     to_matrices = reparameterised(full).map.inward

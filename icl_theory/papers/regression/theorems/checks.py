@@ -1,25 +1,33 @@
 """Theorems evaluated on a run: identities, inequalities, and orders of magnitude.
 
-Every function that `stated` decorates measures both sides of a statement on one run, or
-on one set of scores. If the statement says nothing about this run or these scores, the
-function raises `UnstatedError` with the reason. ``require`` raises this error if its
-condition is false. A function returns ``BoundCheck.of``: the measured number, its bound
-or bounds, whether the statement holds, the slack that is shown, and a note.
+The decorator `stated` takes the name, source, kind and status of a statement, and the
+training to which it applies (``scope``). It turns the function below it into a
+`Statement`, and the docstring of this function is the statement in words. The function
+measures both sides of the statement on one run, or on one set of scores. If the
+statement says nothing about this run or these scores, the function raises
+`UnstatedError` with the reason; ``require`` raises this error if its condition is
+false. Otherwise the function returns ``BoundCheck.of(...)`` with the measured number,
+its bound or bounds, whether the statement holds, the slack that is shown, and a note.
 `check_bounds` evaluates all statements on one run. If the run was trained on sampled
 prompts, it also compares sampled losses and gradients with Lemmas 1 and 2.
 
-Letters: K features v_m have the probabilities p_m, and functions f are L-Lipschitz,
-with f_m = f(v_m). Label noise has the standard deviation σ. The score of feature m for
-a query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m,
-and on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L.
-The growth -∂ℒ/∂S_kk of the query's own score is α_k. The matrix C^(k) has the second
-moments of the differences f_m - f_k, and c_k is the least value of its quadratic form
-over all shares of the other features with the sum 1. In the exchangeable class all
-pairs of features have the variogram γ, and one number describes the scores: the gap u
-between the score of the query's own feature and all other scores. A step of descent at
-the rate η has the step constant c = ηγK/(K-1)², and F is the function of ``flow_time``
-with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends at the step T₁, at Attn = ½.
-A run ends at the step T, at the loss ε.
+Letters: K features v_m have the probabilities p_m and the smallest distance Δ.
+Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N tokens. Of these n_m have
+feature m, and y_m is the mean of their labels, whose noise has the standard deviation
+σ. The imbalance of the prompts is δ. The score of feature m for a query k is S_mk, and
+the loss of this query ℓ_k. Its attention on feature m is a_m, and on its own feature
+Attn_k. The mean loss of the queries is ℒ, which some statements write as L. The growth
+-∂ℒ/∂S_kk of the query's own score is α_k. The matrix C^(k) has the second moments of
+the differences f_m - f_k, and c_k is the least value of its quadratic form over all
+non-negative weights of the other features that sum to 1.
+
+In the exchangeable class all pairs of features have the same variogram γ, half of the
+mean squared difference of two values. One number then describes the scores: the gap u
+between the score of the query's own feature and the other scores, which are all equal.
+A step of descent at the learning rate η has the step constant c = ηγK/(K-1)², and F is
+the function of ``flow_time`` with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends
+at T₁, the first step with Attn >= ½. A run ends at T, the first step with a loss of at
+most ε.
 """
 
 from __future__ import annotations
@@ -59,27 +67,30 @@ LAZY_SCIPY = (
     "scipy.spatial.distance",
 )
 
-# Up to this number of features a reduced run is expanded to its K x K scores. With more
-# the checks would take long.
+# Up to this number of features, a run over the single number u is expanded to its K x K
+# scores, and single steps and tails of queries are checked. With more features these
+# checks would take long.
 LARGEST = 200
 # Up to this number of features the envelope is checked for finite N. The check then
 # makes a risk for each query, which would take long with more features.
 MOST_FEATURES_OF_ENVELOPE = 30
 # How many Lipschitz functions are drawn to check the bound on predictions. The worst
-# function is checked in addition, so that any number would do.
+# function is checked in addition, so any number would do.
 DRAWN_FUNCTIONS = 100
 # Two computations of a loss by different sums must agree up to this relative error.
 # This bound is generous: the audit finds errors far below it at scores of moderate
 # size.
 SAME_LOSS = 1e-7
 # A slope by a difference quotient may be off by the share `SLOPE_ERROR` of the slope,
-# and by the rounding of the losses. If this rounding is more than the share
-# `LARGEST_SLOPE_ROUNDING` of the slope, the statement is not checked.
+# and by the rounding of the losses. `SLOPE_ERROR` is generous, because the quotients
+# are of sixth order. If the rounding is more than the share `LARGEST_SLOPE_ROUNDING` of
+# the slope, the statement is not checked.
 SLOPE_ERROR = 1e-6
 LARGEST_SLOPE_ROUNDING = 1e-3
-# The growth of 1/ℓ_k in a step is used if the loss falls by at least the share
-# `SMALLEST_FALL`, so that rounding leaves seven digits of the growth. A growth or a
-# number of steps that is computed from losses may be off by the share `GROWTH_ERROR`.
+# The growth of 1/ℓ_k in a step is used if ℓ_k falls by at least the share
+# `SMALLEST_FALL` of its value, so that rounding leaves seven digits of the growth. A
+# growth or a number of steps that is computed from losses may be off by the share
+# `GROWTH_ERROR`.
 SMALLEST_FALL = 1e-8
 GROWTH_ERROR = 1e-6
 # Relative slack for rounding in comparisons of sums; generous.
@@ -94,19 +105,21 @@ FIRST_LOSS_ROUNDING = 1e-13
 # the end of the range of float64: products with other small numbers would lose digits.
 SMALLEST_LOSS = 1e-280
 SMALLEST_SIDE = 1e-290
-# Divisors that may be 0 are replaced by this, so that the quotient is huge or 0 but no
-# NaN.
+# Divisors that may be 0 are raised to this, so that a quotient may be huge or 0, but is
+# never NaN.
 TINY = 1e-300
-# The tail law is about t -> ∞, and is judged only late in a tail. If prompts are
-# finite, the scores of a query drift apart in levels. The attention on a token must
-# then be at most this share of the attention on a token of the next higher level. The
-# law may be off by several times this share.
+# The tail law is about the limit t -> ∞, so it is judged only late in a tail. If
+# prompts are finite, the features of a query form levels, whose scores drift apart. The
+# attention on a token must then be at most this share of the attention on a token of
+# the next higher level. The law may be off by several times this share.
 LARGEST_NEIGHBOUR_WEIGHT = 0.05
-# The excess of the loss over the floor must be at least this share of the floor. A
-# smaller excess is dominated by rounding.
+# The excess of the loss over the resting loss, which descent approaches, must be at
+# least this share of the resting loss. A smaller excess, as a difference of two nearly
+# equal losses, has too few digits.
 SMALLEST_EXCESS = 1e-10
-# Phase III must last until this many times its own time scale. The steps before it then
-# change the excess by about 1 %.
+# A run must end at a step that is at least this many times the step at which Phase III
+# begins, and this many times the time scale of its tail. The steps before Phase III
+# then change the excess at the end by about 1 %.
 SHORTEST_TAIL = 100.0
 # The test of a sampled run takes means over saved steps, and needs at least this many
 # steps: with fewer, the standard errors of the means would be too uncertain.
@@ -126,7 +139,7 @@ def check_bounds(run: icl.Trajectory) -> BoundChecks:
     Raises
     ------
     ValueError
-        A run that carries no regression risk.
+        The run has no risk of in-context regression.
     """
     instance("run", run, icl.Trajectory, "a run")
     # Load now all parts of SciPy that statements need. `load_whole` holds back Ctrl-C,
@@ -167,7 +180,9 @@ def class_scores(run: icl.Trajectory) -> tuple[icl.PopulationRisk | None, Array]
     if isinstance(risk, icl.ExchangeableRisk):
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
-        full = expanded(risk)  # the same problem over K x K scores
+        # The same problem over all trained parameters. Its core risk, without a change
+        # of coordinates, is a risk over K x K scores.
+        full = expanded(risk)
         return engine.pullback.core_risk(full), risk.scores(float(run.params))
     # For a run on sampled prompts, take the population; any other run has its own risk.
     population = population_of(risk) or risk
@@ -206,9 +221,9 @@ def LEMMA_1(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     # The left side is the loss of the risk; the right one is summed over all prompts
     # and functions, without any formula of the risk.
     require(theorems.enumerable(risk.N, risk.features.K), TOO_MANY)
-    mean_square = float(risk.features.probs @ theorems.direct(risk, scores).loss)
-    require(mean_square > SMALLEST_SIDE, "the loss is below the range of float64")
-    return _equality(risk.loss(scores), mean_square, tolerance=SAME_LOSS)
+    summed_loss = float(risk.features.probs @ theorems.direct(risk, scores).loss)
+    require(summed_loss > SMALLEST_SIDE, "the loss is below the range of float64")
+    return _equality(risk.loss(scores), summed_loss, tolerance=SAME_LOSS)
 
 
 @stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
@@ -233,9 +248,9 @@ def GROWTH_SIGN(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     """α_k = -∂L/∂S_kk >= 0"""
     require(not _has_label_noise(risk), "label noise adds a term of the other sign")
     # ℓ_k depends on column k of the scores alone. So one difference quotient of all
-    # losses, along all S_kk at once, has ∂ℓ_k/∂S_kk = -α_k/p_k for every k.
-    own_scores = np.eye(risk.features.K)
-    slopes = theorems.differences(risk.loss_per_query, scores, own_scores)
+    # losses, along all S_kk at once, gives ∂ℓ_k/∂S_kk = -α_k/p_k for every k.
+    along_own_scores = np.eye(risk.features.K)
+    slopes = theorems.differences(risk.loss_per_query, scores, along_own_scores)
     fall = -risk.features.probs * slopes  # α_k by differences
     alpha = np.diagonal(risk.growth(scores))
     first_loss = risk.loss(np.zeros_like(scores))
@@ -252,8 +267,9 @@ def GROWTH_SIGN(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
 def missed_squared(risk: icl.PopulationRisk, scores: Array) -> Array:
     """Return ``E(1 - a_k)²`` for every query, (K,).
 
-    Let the label be 0 at the query's feature and 1 at all others. Then the prediction
-    is 1 - a_k and the answer is 0. So the result is twice the loss of this task.
+    Here a_k is the attention on the query's own feature. Let the label be 0 at this
+    feature and 1 at all others. Then the prediction is 1 - a_k and the answer is 0. So
+    the result is twice the loss of this task.
     """
     labels_by_query = 1.0 - np.eye(risk.features.K)
     if math.isinf(risk.N):
@@ -278,12 +294,13 @@ def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
         f"checked for K <= {MOST_FEATURES_OF_ENVELOPE} where N is finite",
     )
     low = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
-    high = 2.0 * risk.task.variogram(risk.features).max(axis=0)  # max_m C^(k)_mm
+    # max_m C^(k)_mm, in which C^(k)_mm = E(f_m - f_k)² is twice the variogram
+    high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
     mean_square = missed_squared(risk, scores)  # E(1 - Attn_k)², (K,)
     require(bool(mean_square.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / mean_square
     # The term with `high` allows for the rounding of a `low` near 0, which is computed
-    # as a difference of numbers as large as `high`. A share of 1e-13 is generous.
+    # from numbers as large as `high`. A share of 1e-13 is generous.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
     is_below_high = ratio <= high * (1 + ROUNDING)
     holds = bool((is_above_low & is_below_high).all())
@@ -306,12 +323,13 @@ def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
 def ATTENTION(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     """1 - Attn_k <= √(2 ℓ_k / c_k)"""
     require(not _has_label_noise(risk), "label noise adds to the loss")
-    low = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
-    require(bool(low.min() > 0), "c_k = 0: a small loss does not bound the attention")
+    c = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
+    require(bool(c.min() > 0), "c_k = 0: a small loss does not bound the attention")
     attention = risk.attention(scores)
-    # 1 - Attn_k as a sum of the other attention, so that no digits cancel.
+    # 1 - Attn_k as the sum of the attention on all other features, so that no digits
+    # cancel.
     missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
-    bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
+    bound = np.sqrt(2.0 * risk.loss_per_query(scores) / c)
     require(min(missed.min(), bound.min()) >= SMALLEST_SIDE, TOO_NEAR)
     holds = bool((missed <= bound * (1 + ROUNDING)).all())
     # Show the query that comes nearest to its bound.
@@ -333,6 +351,7 @@ def PREDICTION(run: icl.Trajectory) -> BoundCheck:
     # The risk behind an exchangeable run has equidistant features whose gap may not be
     # the Δ of the run. Rescale the distances so that the gap is Δ.
     distances = risk.features.distances * (run.info["delta"] / risk.features.gap)
+    # The bound of each query, (K,)
     bounds = L * np.sum(risk.attention(scores) * distances, axis=0)
     # The query with the largest bound stands for all.
     k = int(np.argmax(bounds))
@@ -346,7 +365,7 @@ def PREDICTION(run: icl.Trajectory) -> BoundCheck:
 
     # The worst function is L times the distance from the query. This function is
     # L-Lipschitz by the triangle inequality, and attains the bound. The bound holds for
-    # all functions, so that any seed will do for the drawn ones.
+    # all functions, so any seed will do for the drawn ones.
     worst_function = L * distances[k]
     rng = np.random.default_rng(0)
     drawn = theorems.lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
@@ -361,7 +380,7 @@ def PREDICTION(run: icl.Trajectory) -> BoundCheck:
 
 
 def _exchangeable(run: icl.Trajectory) -> icl.ExchangeableRisk:
-    """Return the risk of an exchangeable run with N = ∞, or refuse another run."""
+    """Return the risk of an exchangeable run with N = ∞, and refuse any other run."""
     risk = run.risk
     if not isinstance(risk, icl.ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("for the exchangeable case, N = inf")
@@ -384,10 +403,10 @@ def STEP_COUNT(run: icl.Trajectory) -> BoundCheck:
     """
     risk = _exchangeable(run)
     c = _step_constant(risk, run.eta)
-    u = float(run.params)
-    n = float(run.t[-1])
-    # `step_bounds` takes gaps u up to 300. Steps at larger gaps, of the order e^-2u,
-    # come near the end of the range of float64.
+    u = float(run.params)  # the gap at the end of the run
+    n = float(run.t[-1])  # the number of steps
+    # `step_bounds` takes gaps u up to 300. At larger gaps a step changes u by an amount
+    # of the order e^-2u, which comes near the end of the range of float64.
     is_in_range = c >= SMALLEST_SIDE and u <= 300.0
     require(is_in_range, "the steps are below the range of float64")
     bounds = regression.step_bounds(risk.K, c, u)
@@ -406,11 +425,11 @@ def FLOW(run: icl.Trajectory) -> BoundCheck:
     u = float(run.params)
     # F(a_t) - F(1/K) as a difference between the gaps 0 and u: at 0 the attention is
     # 1/K.
-    time = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
-    # The integrator's absolute error of u is some 1e-9, which is a large share of u in
-    # a short run. Both terms are generous.
+    time_to_u = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
+    # The integrator's absolute error of u is some 1e-9, which is a large share of u if
+    # the run is short. Both terms are generous.
     tolerance = 1e-5 + 1e-8 / max(u, TINY)
-    return _equality(time, float(run.t[-1]), tolerance)
+    return _equality(time_to_u, float(run.t[-1]), tolerance)
 
 
 @stated("Phase I, explicit", OURS, "two-sided", scope=DESCENT)
@@ -422,16 +441,19 @@ def PHASE_ONE(run: icl.Trajectory) -> BoundCheck:
     c = _step_constant(risk, run.eta)
     if run.phases is None:
         raise UnstatedError("needs a run of simulate")
-    _, count = run.phases.I  # T₁, the last step of the phase
-    require(float(run.at(count).attention) >= 0.5, "the run ends within Phase I")
+    _, phase_one_steps = run.phases.I  # T₁, the last step of the phase
+    require(
+        float(run.at(phase_one_steps).attention) >= 0.5, "the run ends within Phase I"
+    )
     require(c >= SMALLEST_SIDE, "the steps are below the range of float64")
     bounds = regression.phase_one_bounds(risk.K, c)
     low = float(bounds[0])
     high = float(bounds[1])
-    is_above_low = low * (1.0 - CLOSED_FORM_ROUNDING) <= count
-    holds = is_above_low and count <= high * (1.0 + CLOSED_FORM_ROUNDING)
-    slack = (high - low) / max(count, 1.0)
-    return BoundCheck.of(float(count), (low, high), holds, slack)
+    is_above_low = low * (1.0 - CLOSED_FORM_ROUNDING) <= phase_one_steps
+    is_below_high = phase_one_steps <= high * (1.0 + CLOSED_FORM_ROUNDING)
+    holds = is_above_low and is_below_high
+    slack = (high - low) / max(phase_one_steps, 1.0)
+    return BoundCheck.of(float(phase_one_steps), (low, high), holds, slack)
 
 
 @stated("Theorem 2, explicit", OURS, "upper", scope=DESCENT)
@@ -441,9 +463,10 @@ def THEOREM_2(run: icl.Trajectory) -> BoundCheck:
 
 
 def _after_phase_one(run: icl.Trajectory, epsilon: float) -> BoundCheck:
-    """Compare the steps after Phase I with the bound of Theorem 2.
+    """Compare the number of steps after Phase I with the bound of Theorem 2.
 
-    ``epsilon`` is the target loss in the bound: the target of the run, or a lower one.
+    ``epsilon`` is the loss ε in the bound: the target of the run, or a smaller loss,
+    whose bound is larger.
     """
     risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
@@ -459,8 +482,9 @@ def _after_phase_one(run: icl.Trajectory, epsilon: float) -> BoundCheck:
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: icl.Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    # The result of this call is not used. If a hypothesis of Theorem 2 fails, the call
-    # raises an error with this reason, before the error below asks for δ.
+    # The result of this call is not used. Theorem 1 has all hypotheses of Theorem 2. If
+    # one of them fails, the call raises an error with this reason, before the error
+    # below asks for δ.
     _after_phase_one(run, run.epsilon)
     imbalance = run.info.get("imbalance")
     if imbalance is None:
@@ -477,7 +501,7 @@ def THEOREM_1(run: icl.Trajectory) -> BoundCheck:
 def _class_score_risk(run: icl.Trajectory) -> icl.PopulationRisk:
     """Return the risk of a run on the scores S of single features with N = ∞.
 
-    A run on another risk is refused.
+    A run on another risk, or with too many features, is refused.
     """
     risk = run.risk
     if not isinstance(risk, icl.PopulationRisk) or math.isfinite(risk.N):
@@ -493,10 +517,10 @@ def _class_score_risk(run: icl.Trajectory) -> icl.PopulationRisk:
 def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
-    # The certified growth of each query, (K,), is (1 - ηλ_k/2) 4ηp_k K/(K-1), where λ_k
-    # bounds the curvature of the query's loss. This growth is not positive if η is too
-    # large for the statement.
-    rate = regression.step_rate(risk, run.eta)
+    # g_k = (1 - ηλ_k/2) 4ηp_k K/(K-1), (K,), where λ_k bounds the curvature of p_k ℓ_k.
+    # The certified growth of 1/ℓ_k in a step is g_k Attn_k². If g_k is not positive, η
+    # is too large for the statement.
+    certified_rate = regression.step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
     for scores in run.states:
@@ -506,10 +530,11 @@ def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
         attention = np.diagonal(risk.attention(scores))
         is_measurable = np.abs(before - after) > SMALLEST_FALL * before
         is_measurable &= (before > SMALLEST_LOSS) & (after > SMALLEST_LOSS)
-        is_used = (rate > 0) & is_measurable
+        is_used = (certified_rate > 0) & is_measurable
         # 1/after - 1/before, without cancellation
         growth = (before - after)[is_used] / before[is_used] / after[is_used]
-        ratio = growth / (rate * attention**2)[is_used]
+        ratio = growth / (certified_rate * attention**2)[is_used]
+        # `initial` is the minimum if no query is used.
         least = min(least, float(np.min(ratio, initial=math.inf)))
     require(
         math.isfinite(least),
@@ -534,13 +559,13 @@ def TAIL_STEPS(run: icl.Trajectory) -> BoundCheck:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     risk = _class_score_risk(run)
     c = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
-    # g_k, the certified growth of 1/ℓ_k, (K,)
-    rate = regression.step_rate(risk, run.eta)
-    losses = run.observed["loss_per_query"]
+    # g_k, (K,): a step adds at least g_k Attn_k² to 1/ℓ_k.
+    certified_rate = regression.step_rate(risk, run.eta)
+    losses = run.observed["loss_per_query"]  # (saved steps, K)
     # The statement is checked for each query, between the first and the last saved
     # state of its tail. At a loss of c_k/8 the attention is at least ½.
     tails = []
-    for k in np.flatnonzero((c > 0) & (rate > 0)):
+    for k in np.flatnonzero((c > 0) & (certified_rate > 0)):
         is_in_tail = (losses[:, k] <= c[k] / 8.0) & (losses[:, k] > SMALLEST_LOSS)
         saved_in_tail = np.flatnonzero(is_in_tail)
         if saved_in_tail.size < 2:
@@ -551,7 +576,7 @@ def TAIL_STEPS(run: icl.Trajectory) -> BoundCheck:
             start=float(losses[first, k]),
             end=float(losses[last, k]),
             c=float(c[k]),
-            rate=float(rate[k]),
+            rate=float(certified_rate[k]),
         )
         tails.append(TailSteps(float(run.t[last] - run.t[first]), bound))
     require(
@@ -597,12 +622,11 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
         "over embeddings the attention may settle too slowly for a verdict",
     )
     begin, end = run.phases.III
-    # The loss that descent approaches
-    lowest = regression.tails.resting_loss(run.risk, run.floor)
-    own_time = _tail_time(run, limit, begin, lowest)
+    resting_loss = regression.tails.resting_loss(run.risk, run.floor)
+    tail_time = _tail_time(run, limit, begin, resting_loss)
     # The law has a relative error of the order of the missed attention. For finite
-    # prompts the error is of the order of the attention on the next lower level,
-    # relative to the attention on the level above.
+    # prompts the error is of the order of the attention on a level, relative to the
+    # attention on the level above it.
     size_of_error = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, icl.PopulationRisk) and math.isfinite(run.risk.N):
         size_of_error = _largest_neighbour_weight(run.risk, run.params)
@@ -610,13 +634,13 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
             size_of_error <= LARGEST_NEIGHBOUR_WEIGHT,
             "the features have not come far enough apart",
         )
-    has_lasted = end >= SHORTEST_TAIL * max(begin, own_time, 1.0)
+    has_lasted = end >= SHORTEST_TAIL * max(begin, tail_time, 1.0)
     require(
         has_lasted, "Phase III has not lasted for two decades of its own time scale"
     )
-    excess = float(run.loss[-1]) - lowest
+    excess = float(run.loss[-1]) - resting_loss
     require(
-        excess >= SMALLEST_EXCESS * lowest,
+        excess >= SMALLEST_EXCESS * resting_loss,
         "the excess over the floor is lost in rounding",
     )
     # Both terms are generous. The first, 5 %, is for a tail of only two decades. The
@@ -626,7 +650,11 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
 
 
 def _known_limit(run: icl.Trajectory) -> float:
-    """Return the limit of ``t (loss - resting loss)``, or refuse a run without one."""
+    """Return the limit of ``t (loss - resting loss)``.
+
+    A run whose limit is not known is refused.
+    """
+    # The reason is empty if the run is descent or gradient flow.
     reason = DESCENT_OR_FLOW.why_not(run)
     if reason:
         raise UnstatedError(reason)
@@ -640,25 +668,28 @@ def _known_limit(run: icl.Trajectory) -> float:
     return limit
 
 
-def _tail_time(run: icl.Trajectory, limit: float, begin: int, lowest: float) -> float:
-    """Return the time after which the tail that begins at a step follows its law.
+def _tail_time(
+    run: icl.Trajectory, limit: float, begin: int, resting_loss: float
+) -> float:
+    """Return the time after which the tail that begins at step ``begin`` obeys its law.
 
-    In the tail 1/excess = t/limit + constant, so that t must outgrow limit/excess at
-    the beginning of the tail. The time is long if large first steps have made the
-    excess small. ``lowest`` is the resting loss.
+    In the tail 1/excess = t/limit + constant, and the law neglects the constant. The
+    constant is at most 1/excess at step ``begin``. So the law holds for t much larger
+    than limit/excess, with this excess, which is the result. The result is large if
+    large first steps have made the excess small.
     """
     start = run.at(begin)
     if isinstance(run.risk, icl.PopulationRisk) and math.isinf(run.risk.N):
-        # Every query has its own tail, whose limit is a K-th of the limit of the sum.
-        # The slowest query counts.
+        # The resting losses are 0. Every query has its own tail, whose limit is a K-th
+        # of the limit of the sum. So the query with the smallest loss takes longest.
         query_losses = run.risk.features.probs * start.observed["loss_per_query"]
         smallest = max(float(query_losses.min()), TINY)
         return limit / len(query_losses) / smallest
-    return limit / max(start.loss - lowest, TINY)
+    return limit / max(start.loss - resting_loss, TINY)
 
 
 def _largest_neighbour_weight(risk: icl.PopulationRisk, scores: Array) -> float:
-    """Return the largest relative weight of a feature at the level below another one.
+    """Return the largest weight of a feature relative to the next higher level.
 
     For each query the levels order the features by their scores for t -> ∞. The weight
     of a feature in the softmax is divided by the weight of the lightest feature of the
@@ -667,6 +698,7 @@ def _largest_neighbour_weight(risk: icl.PopulationRisk, scores: Array) -> float:
     largest = 0.0
     assert risk.levels is not None  # a run with a known limit has levels
     for levels, column in zip(risk.levels, scores.T, strict=True):
+        # ``levels.classes`` has the features of each level, the highest level first.
         for upper, lower in itertools.pairwise(levels.classes):
             weight = float(np.exp(column[lower].max() - column[upper].min()))
             largest = max(largest, weight)
@@ -704,10 +736,10 @@ SAMPLED = (
 
 
 def population_of(trainer: icl.Risk) -> icl.Risk | None:
-    """Return the population risk whose prompts a trainer draws, in its coordinates.
+    """Return the population risk whose prompts a trainer draws.
 
-    The result is None if ``trainer`` does not draw prompts of regression, or if their
-    tokens have noise.
+    The risk has the same parameters as the trainer. The result is None if ``trainer``
+    does not draw prompts of regression, or if their tokens have noise.
     """
     # Loaded here, because most runs are not sampled.
     from icl_theory.regression.sampled.counts import CountedRisk
@@ -724,17 +756,19 @@ def population_of(trainer: icl.Risk) -> icl.Risk | None:
 def within_noise(run: icl.Trajectory, population: icl.Risk) -> list[BoundCheck]:
     r"""Compare losses and gradients of a run's own prompts with Lemmas 1 and 2.
 
-    The parameters of step t are known before its prompts are drawn. So the differences
-    :math:`\hat\ell_t/\ell(\theta_t) - 1` and :math:`\langle \hat g_t,
-    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1`, of the sampled loss and gradient from the
-    population's, have the mean 0 at each step, whatever the learning rate. Their means
-    over the saved steps are therefore 0 within their standard errors.
+    The population has the loss :math:`\ell` and the gradient g. On the prompts of step
+    t, the loss is :math:`\hat\ell_t` and the gradient :math:`\hat g_t`. The parameters
+    :math:`\theta_t` of this step are known before its prompts are drawn. So the
+    relative differences :math:`\hat\ell_t/\ell(\theta_t) - 1` and :math:`\langle \hat
+    g_t, g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1` have the mean 0 at each step,
+    whatever the learning rate. Their means over the saved steps are therefore 0 within
+    their standard errors.
     """
     # Loaded here, because most runs are not sampled.
     from icl_theory.engine.comparison import limit_of, mean_check
 
     trainer = run.risk
-    assert trainer is not None  # its prompts are drawn from ``population``
+    assert trainer is not None  # ``population`` was made from it
     # A trainer with a data set draws its prompts from this fixed set.
     if getattr(engine.pullback.core_risk(trainer), "dataset", None) is not None:
         return _unstated_samples(
@@ -747,11 +781,12 @@ def within_noise(run: icl.Trajectory, population: icl.Risk) -> list[BoundCheck]:
     for step, params in zip(run.t, run.states, strict=True):
         ratios.append(_sampled_ratios(trainer, population, params, int(step)))
     # Each statement takes an equal share of the probability of a false alarm.
-    limit = limit_of(share=1.0 / len(SAMPLED), freedom=len(ratios) - 1)
+    z_limit = limit_of(share=1.0 / len(SAMPLED), freedom=len(ratios) - 1)
     checks = []
-    # The first statement is on the ratios of the losses, the second on the slopes.
-    for statement, of_steps in zip(SAMPLED, np.array(ratios).T, strict=True):
-        check = mean_check(statement.name, 1.0, of_steps, limit)
+    # The first statement is about the ratios of the losses, and the second about the
+    # ratios of the slopes. The expected value of each ratio is 1.
+    for statement, step_ratios in zip(SAMPLED, np.array(ratios).T, strict=True):
+        check = mean_check(statement.name, 1.0, step_ratios, z_limit)
         note = (
             f"z = {check.z:+.1f} of at most {check.limit:.1f},"
             f" standard error {check.standard_error:.1g}"
@@ -768,9 +803,10 @@ def _unstated_samples(reason: str) -> list[BoundCheck]:
 
 
 class _SampledRatios(NamedTuple):
-    """Loss and slope on a step's prompts, divided by those of the population.
+    """Loss and slope on a step's prompts, relative to the population.
 
-    The slope is the derivative of the loss along the gradient of the population.
+    Each is divided by the loss or the slope of the population. The slope is the
+    derivative of the loss along the gradient of the population.
     """
 
     loss: float
@@ -788,7 +824,7 @@ def _sampled_ratios(
     sampled_loss, sampled_gradient = trainer.evaluate(params, step)
     loss, gradient = population.evaluate(params)
     squared_norm = float(np.sum(gradient * gradient))
-    # The negation also covers NaN, with which nothing can be compared, either.
+    # Written with "not", the condition also excludes NaN.
     if not (loss > 0.0 and squared_norm > 0.0 and math.isfinite(squared_norm)):
         return _SampledRatios(1.0, 1.0)
     slope_ratio = float(np.sum(sampled_gradient * gradient)) / squared_norm

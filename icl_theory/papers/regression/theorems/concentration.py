@@ -28,10 +28,11 @@ from icl_theory._validate import (
 )
 from icl_theory.memory import check_fits
 
-# More tokens or features than this take too long.
+# More tokens or features than this would take too long, and are refused.
 MOST = 10**7
-# With more multiplications than this, direct convolution takes too long (seconds), and
-# the Fourier transform replaces it.
+# Direct convolution does this many multiplications in about a tenth of a second, and
+# the search for an imbalance computes dozens of probabilities. If a law takes more, the
+# Fourier transform replaces direct convolution.
 DIRECT_WORK = 2e8
 # Probabilities below this share of the largest one are dropped from a law of counts.
 # Such probabilities are far below the rounding of any result, and without them the laws
@@ -59,10 +60,11 @@ def concentration_probability(
     of the sum N.
 
     The numerator is the value at N of the convolution of K Poisson laws, each cut to
-    its box of counts. All its terms are non-negative, so direct convolution keeps
-    relative accuracy. If that takes too long, the Fourier transform replaces it, and
-    its rounding is the largest part of the error bound. See docs/theory.md, "The
-    concentration event".
+    its *box*, the counts within :math:`\delta N` of its mean. All terms of the
+    convolution are non-negative, so direct convolution keeps relative accuracy. If it
+    takes too long, the Fourier transform replaces it, and the rounding of the transform
+    is the largest part of the error bound. See docs/theory.md, "The concentration
+    event".
 
     Parameters
     ----------
@@ -125,14 +127,18 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     widths = np.unique(np.abs(counts - distinct[:, None] * prompt.N))
 
     def is_likely(index: int) -> bool:
-        """Whether all counts are likely enough to be within a width of their means."""
+        """Whether the event is likely enough.
+
+        The event is that all counts are within ``widths[index]`` of their means.
+        """
         probability = _box_probability(prompt, float(widths[index]))
         return probability.value >= confidence
 
     # A box has the counts that are within a width of their means. A box of a few
     # standard deviations is likely enough, and wide boxes take long. So find an upper
-    # end of the search first. Start at the width √(Np), about the largest standard
-    # deviation, and double the index until the box is likely.
+    # end of the search first. Start at the width √(Np) for the largest p, about the
+    # largest standard deviation. Double the index until the box is likely, and add 1
+    # each time, because the index may be 0.
     last = len(widths) - 1
     low = 0
     high = int(np.searchsorted(widths, math.sqrt(prompt.N * float(prompt.p.max()))))
@@ -164,6 +170,7 @@ def _prompt(N: int, probs: ArrayLike | int) -> _Prompt:
     Both are checked first.
     """
     N = integer("N", N, minimum=1, maximum=MOST)
+    # A number stands for that many equal probabilities.
     if np.ndim(probs) == 0:
         K = integer("probs", probs, minimum=2, maximum=MOST)
         return _Prompt(N, np.full(K, 1.0 / K))
@@ -213,14 +220,15 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
             return Probability(0.0, 0.0)
         total = _add_copies(total, law, int(copies), N)
 
-    # The division by the Poisson probability of the sum N makes this a probability
-    # under the condition that the counts sum to N.
+    # The probability that all counts are in their boxes and sum to N is divided by the
+    # Poisson probability e^-N N^N/N! of the sum N. The quotient is the probability of
+    # the boxes under the condition that the counts sum to N.
     log_poisson = N * math.log(N) - N - float(gammaln(N + 1.0))
     index = N - total.offset
     value = 0.0
     if 0 <= index < len(total.probabilities):
         value = float(total.probabilities[index]) * math.exp(-log_poisson)
-    # This is a generous bound on the rounding of K products, of sums of N terms, and of
+    # A generous bound on the rounding of K products, of sums of N terms, and of
     # logarithms of the size N ln N. The constants 8 and 4 are several times the numbers
     # of operations for each feature and token. The law's own error includes the error
     # of the Fourier transform, if that was used.
@@ -248,7 +256,7 @@ def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
     # the others from the exact ratios P(n)/P(n - 1) = mean/n, which keeps relative
     # accuracy over a wide box.
     log_ratios = np.concatenate([[0.0], np.cumsum(np.log(mean / n[1:]))])
-    log_first = -mean
+    log_first = -mean  # ln P(0)
     if first > 0:
         log_first = n[0] * math.log(mean) - mean - float(gammaln(n[0] + 1.0))
     count_probabilities = np.exp(log_ratios + log_first)
@@ -277,10 +285,13 @@ def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> Count
 def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
     """Return the law of the sum of two independent counts, up to the sum ``most``."""
     offset = first.offset + second.offset
+    # The number of sums from ``offset`` to ``most``. At least one is kept, because a
+    # law may not be empty.
     size = max(0, most - offset) + 1
     first_needed = first.probabilities[:size]
     second_needed = second.probabilities[:size]
-    # The probabilities of each law sum to at most 1, so that errors are at most added.
+    # The probabilities of each law sum to at most 1. So an error of one law is not
+    # enlarged by the other, and the two errors at most add up.
     error = first.error + second.error
     products = float(len(first_needed)) * len(second_needed)
     work = first.work + second.work + products
@@ -307,13 +318,14 @@ def _trimmed(law: CountLaw, least: float) -> CountLaw:
 
     The error of each probability grows by ``least``.
     """
-    likely_counts = np.flatnonzero(law.probabilities > least)
-    has_nothing_to_keep = likely_counts.size == 0
-    has_nothing_to_drop = likely_counts.size == len(law.probabilities)
+    likely = np.flatnonzero(law.probabilities > least)  # indices
+    # If nothing is likely, the law stays as it is, because it may not be empty.
+    has_nothing_to_keep = likely.size == 0
+    has_nothing_to_drop = likely.size == len(law.probabilities)
     if has_nothing_to_keep or has_nothing_to_drop:
         return law
-    first = int(likely_counts[0])
-    last = int(likely_counts[-1])
+    first = int(likely[0])
+    last = int(likely[-1])
     return CountLaw(
         law.probabilities[first : last + 1],
         law.offset + first,

@@ -1,4 +1,4 @@
-"""Loss, growth and attention by sums over all prompts and over functions.
+"""Losses, their slopes and attention, by sums over all prompts and over functions.
 
 These sums are an independent reference for checks: no formula of the risks is used.
 All prompts are enumerated as vectors of counts. A law of tasks is replaced by a list of
@@ -6,10 +6,11 @@ functions with the same second moments, on which alone the loss depends. The pre
 is the mean of the labels under a softmax. `direct` returns the sums for one risk and
 its scores.
 
-Letters: there are K features, with the values f_m of a function, and a query has the
-feature k. A prompt has N tokens, of which n_m have feature m. The score of feature m
-for the query is S_m, and the attention on its tokens together a_m. The label noise has
-the standard deviation σ, and the loss of the query is ℓ.
+Letters: there are K features v_m with the probabilities p_m, and a function has the
+values f_m at them. A query has the feature k. A prompt has N tokens, of which n_m have
+feature m. The score of feature m for the query is S_m, and a_m is the attention on all
+tokens with this feature together. The label noise has the standard deviation σ, and the
+loss of the query is ℓ.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MOST_QUADRATIC_DIMENSIONS = 30
 
 
 class Prompts(NamedTuple):
-    """All J prompts that differ in counts, and the attention of one query in them.
+    """All J prompts that differ in their counts, and one query's attention in each.
 
     Attributes
     ----------
@@ -46,7 +47,7 @@ class Prompts(NamedTuple):
         Attention on each feature: on all tokens with this feature together.
     counts : numpy.ndarray, (J, K)
         How many tokens of the prompt have each feature. If prompts are infinitely long,
-        these are shares of the tokens.
+        the share of the tokens that have it.
     """
 
     probability: Array
@@ -88,7 +89,7 @@ def count_vectors(N: int, K: int) -> Array:
 def enumerable(N: float, K: int, most: int = 2000) -> bool:
     """Whether there are at most ``most`` vectors of counts, so that a sum is quick.
 
-    Infinitely long prompts count as a single one.
+    Infinitely long prompts count as a single vector.
     """
     if math.isinf(N):
         return True
@@ -133,29 +134,30 @@ def _multinomial(p: Array, N: int, counts: Array) -> Array:
 
 
 def functions_of(task: tasks.Task, features: icl.Features) -> Array:
-    """Return M functions with the second moments of a law, (M, K).
+    """Return M functions with the second moments of a law of tasks, (M, K).
 
-    A row f_i has the values of a function at the features. The sum Σ_i f_im f_ij is
-    E f_m f_j, or differs from it but has the same variogram ½ E(f_m - f_j)², on which
-    alone the loss depends.
+    A row f_i has the values f_im of a function at the features m. The sum
+    Σ_i f_im f_ij over the rows is the mean E f_m f_j over the law.
     """
     x = features.vectors
     if isinstance(task, tasks.Exchangeable):
-        # Multiples of the indicators of single features. With the factor LΔ/√2 the
-        # variogram is L²Δ²/2 for every pair.
+        # Multiples of the indicators of single features. With the factor LΔ/√2 every
+        # value has the second moment L²Δ²/2, and products of two values are 0.
         return task.L * _smallest_distance(x) / math.sqrt(2.0) * np.eye(len(x))
     if isinstance(task, tasks.Linear):
         return _linear_functions(task.L, features)
     if isinstance(task, tasks.RandomCosine):
-        # The mean of cos(a + φ) cos(b + φ) over the phases φ is ½ cos(a - b). This is
-        # ½ (cos a cos b + sin a sin b), so that two phases represent all of them. The
-        # angles count from the first feature, as their differences alone matter.
+        # The functions are A cos(ωᵀx + φ) with random phases φ. The mean of
+        # cos(a + φ) cos(b + φ) over φ is ½ cos(a - b) = ½ (cos a cos b + sin a sin b),
+        # so two functions represent all phases. The angles count from the angle of the
+        # first feature, because only differences matter.
         angle = (x - x[0]) @ task.omega(features.d)
         scale = task.amplitude / math.sqrt(2.0)
         return scale * np.stack([np.cos(angle), np.sin(angle)])
     if isinstance(task, tasks.Quadratic) and features.d <= MOST_QUADRATIC_DIMENSIONS:
-        # The functions are xᵀAx + bᵀx with independent entries of A and b. One function
-        # stands for each entry of A, and one for each entry of b.
+        # The functions are xᵀAx + bᵀx with independent entries of A and b, whose
+        # standard deviations are L/d and L/√d. One function stands for each entry A_ij:
+        # the product x_i x_j times L/d. Another one stands for each entry of b.
         products = np.einsum("mi,mj->ijm", x, x).reshape(-1, len(x))
         quadratic = task.L / features.d * products
         return np.concatenate([quadratic, _linear_functions(task.L, features)])
@@ -165,6 +167,7 @@ def functions_of(task: tasks.Task, features: icl.Features) -> Array:
         is_first_half = np.arange(len(x)) < len(x) / 2
         return task.L * np.where(is_first_half, 1.0, -1.0)[None, :]
     if isinstance(task, tasks.FiniteTask):
+        # A factor √weight on a function is a factor ``weight`` on its products.
         return np.asarray(np.sqrt(task.weights)[:, None] * task.values)
     # Any other law has K functions from its kernel E f_m f_j: eigenvectors times the
     # roots of their eigenvalues. Rounding may leave some eigenvalues below 0.
@@ -179,9 +182,9 @@ def _smallest_distance(points: Array) -> float:
 
 
 def _linear_functions(L: float, features: icl.Features) -> Array:
-    """Return the functions L/√d wᵀx for the unit vectors w along the axes, (d, K).
+    """Return the functions (L/√d) wᵀx for the unit vectors w along the axes, (d, K).
 
-    These functions have the second moments of the functions wᵀx with w ~ N(0, L²I/d).
+    They have the second moments of the random functions wᵀx with w ~ N(0, L²I/d).
     """
     return np.asarray(L / math.sqrt(features.d) * features.vectors.T)
 
@@ -224,12 +227,13 @@ def direct(risk: icl.PopulationRisk, scores: Array) -> Direct:
 def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
     """Return the derivative at ``at`` in the direction ``toward``, by differences.
 
-    The central difference quotient of sixth order has the coefficients 45/60, -9/60 and
-    1/60.
+    The central difference quotient of sixth order is (45 d_1 - 9 d_2 + d_3)/(60 h). It
+    has the step h, ``STEP``, and d_n is the difference of the function between the
+    points n steps ahead and n steps back.
     """
 
     def difference_over(steps: int) -> Any:
-        """Return the difference of the function over ``steps`` steps to either side."""
+        """Return d_n for n = ``steps``."""
         offset = steps * STEP * toward
         return function(at + offset) - function(at - offset)
 
@@ -242,12 +246,13 @@ def lipschitz_values(
 ) -> Array:
     """Draw values of L-Lipschitz functions at K points, (size, K).
 
-    ``distances``, (K, K), are the distances between the points. A function is the
-    largest L-Lipschitz one that is at most a random height h at each point:
-    f_j = min_m (h_m + L ‖v_m - v_j‖).
+    ``distances``, (K, K), are the distances ‖v_m - v_j‖ between the points. Each point
+    m gets a random height h_m. A function is the largest L-Lipschitz function that is
+    nowhere above the heights: f_j = min_m (h_m + L ‖v_m - v_j‖).
     """
-    # Larger heights would leave one lowest point, from which all values grow like L
-    # times the distance.
+    # If the heights differed more, most functions would grow like L times the distance
+    # from their lowest point.
     largest_difference = L * float(distances.max())
     heights = largest_difference * rng.uniform(-1.0, 1.0, (size, len(distances)))
+    # The axes of the sum are the functions, the points m and the points j.
     return np.asarray((heights[:, :, None] + L * distances).min(axis=1))

@@ -3,18 +3,20 @@
 A statement compares a *measured* quantity of a run with a *scale*, the expression
 inside O(...) or Θ(...), which we reconstructed. A rate is how far a score moves in some
 steps, divided by their number; it is measured at several points of a phase. Runs are
-drawn from a law of their parameters: `fitted_constants` fits a constant to runs from
-the inner part of the law (`INNER`), and `survey` tests it on runs of the whole law
+drawn from a law of their parameters: `fitted_constants` fits the constants to runs from
+the inner part of the law (`INNER`), and `survey` tests them on runs of the whole law
 (`WHOLE`).
 
 Letters: K features have the smallest distance Δ, called their gap, and functions are
-L-Lipschitz. In the exchangeable class all pairs of features have the variogram
-γ = L²Δ²/2. The score of a query's own feature grows by η α_k in a step at the learning
-rate η, and its score of another feature m by η β_mk. The gap between the two is u, and
-the attention on the query's own feature is Attn. The step constant is c = ηγK/(K-1)².
-The imbalance of the prompts is δ: the paper calls the regime flat for L <= 1/(Δδ), and
-sharp for larger L. Phase I ends at the step T₁, at Attn = ½. A run ends at the step T,
-at the loss ε. T is called T_f in the flat regime and T_s in the sharp one.
+L-Lipschitz. In the exchangeable class all pairs of features have the same variogram
+γ = L²Δ²/2, half of the mean squared difference of two values. In a step at the learning
+rate η, the score S_kk of the own feature of query k grows by η α_k, and its score S_mk
+of another feature m by η β_mk. The gap between the two scores is u, and the attention
+on the query's own feature is Attn. The step constant is c = ηγK/(K-1)². Prompts have N
+tokens, and their imbalance is δ: the paper calls the regime flat for L <= 1/(Δδ), and
+sharp for larger L. Phase I ends at T₁, the first step with Attn >= ½. A run ends at T,
+the first step with a loss of at most ε. T is called T_f in the flat regime and T_s in
+the sharp one.
 """
 
 from __future__ import annotations
@@ -54,15 +56,16 @@ INNER_SEED = 1
 PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
 
 # A rate is measured at this many values of the gap u in a phase, both ends among them.
-# In a phase a rate rises and falls at most once, so that fewer values would be enough.
+# In a phase a rate rises and falls at most once, so fewer values would be enough.
 RATE_NODES = 17
 # A rate is measured over about this distance in u, or over one step if steps are
-# longer. The rounding of u, of up to some 1e-14, is 1e-11 of this distance, and the
+# longer. The rounding error of u, up to some 1e-14, is 1e-11 of this distance, and the
 # rate changes by at most 0.2 % over it. The first rate of a phase is always measured
 # over one step.
 RATE_WINDOW = 1e-3
-# The rates are kept for this many sets of runs. There is a set for the whole law, one
-# for its inner part, and one for each value of a limit.
+# The rates of one phase are kept for this many sets of runs. There is a set for the
+# whole law, one for its inner part, and one for each value of a limit in which a
+# statement about these rates fails: at most 14 sets.
 KEPT_RESULTS = 16
 # Scales below this are near the end of the range of float64.
 SMALLEST_SCALE = 1e-290
@@ -108,7 +111,7 @@ INNER = Law(K=(2, 30), imbalance=(3e-2, 0.3), target=(1e-3, 0.2))
 
 
 def draw(law: Law, seed: int) -> CountedRuns:
-    """Draw runs of a law, with their step counts in closed form."""
+    """Draw ``DRAWS`` runs of a law, and count their steps in closed form."""
     rng = np.random.default_rng(seed)
 
     def log_uniform(low: Array | float, high: Array | float) -> Array:
@@ -135,10 +138,10 @@ def draw(law: Law, seed: int) -> CountedRuns:
 def counted_runs(
     size: Array, eta: Array, K: Array, epsilon: Array, imbalance: Array
 ) -> CountedRuns:
-    """Count the steps of runs in closed form; ``size`` is L Δ.
+    """Count the steps of runs in closed form.
 
-    The runs are on exchangeable tasks, and train the scores themselves, with γ = L²Δ²/2
-    and N = ∞.
+    All arguments are (runs,); ``size`` is L Δ. The runs are on exchangeable tasks with
+    γ = L²Δ²/2 and N = ∞, and train the scores themselves.
     """
     # Loaded here, because a list of the statements does not need them.
     from icl_theory.regression.closed.runs import (
@@ -152,7 +155,7 @@ def counted_runs(
     speed = 1.0
     counter = regression.StepCounter(K, step_constant(eta, speed, gamma, K))
     # `closed_runs` takes the deficit 1 - Attn at which the tail begins. The step at
-    # which it begins is not used here, so that any deficit will do.
+    # which it begins is not used here, so any deficit will do.
     tail = np.full(K.size, 0.5)
     counts = closed_runs(counter, gamma, epsilon, INT64_MAX, tail)
     return CountedRuns(
@@ -169,7 +172,7 @@ def counted_runs(
 
 @cache
 def law_runs() -> CountedRuns:
-    """The runs on which the audit tests the constants."""
+    """Return the runs of the whole law, on which the audit tests the constants."""
     return draw(WHOLE, SEED)
 
 
@@ -195,10 +198,10 @@ class Ratios(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """The constants of an order of magnitude, as fitted.
+    """The fitted constants of an order of magnitude.
 
-    The constants are the smallest and the largest ratio of the measured quantity to the
-    scale over the runs to which they are fitted.
+    They are the smallest and the largest ratio of the measured quantity to the scale,
+    over the runs to which they are fitted.
     """
 
     lowest: float
@@ -218,7 +221,7 @@ class Limit(NamedTuple):
     Attributes
     ----------
     words : str
-        The limit, for example "ε ≪ (LΔδ)²", and why the statement fails in it.
+        The limit, for example "ε ≪ (LΔδ)²", and possibly why the statement fails in it.
     quantity : str
         The quantity that tends to the limit, for example "ε/(LΔδ)²".
     values : tuple of float
@@ -270,7 +273,7 @@ class OrderStatement(Statement):
     falls: Limit | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        # `Statement.check` calls this function to measure the statement on a run.
+        # `Statement.check` calls ``sides`` to measure the statement on a run.
         set_fields(self, sides=lambda run: _sides(self, run))
 
 
@@ -299,7 +302,8 @@ def _rates(
     counter = runs.counter
     # INT64_MAX stands for the number of a step that a run never reaches.
     is_inside = (windows.last > windows.first) & (windows.last < INT64_MAX)
-    # Windows outside of the phase are replaced by the first step, and not used.
+    # Windows outside of the phase are replaced by the window from step 0 to step 1,
+    # whose rate is not used.
     first = np.where(is_inside, windows.first, 0)
     last = np.where(is_inside, windows.last, 1)
     # `position` returns the gaps u after numbers of steps.
@@ -325,20 +329,21 @@ class _Windows(NamedTuple):
 def _rate_windows(
     runs: CountedRuns, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array
 ) -> _Windows:
-    """Return steps of the phase between which rates are measured, see `_rates`.
+    """Return steps of the phase between which rates are measured.
 
-    Each window belongs to a node, which is one of several equidistant gaps u. The
-    window of the first node is the first step of the phase. Every other window ends
-    with the first step at or beyond its node, and is about `RATE_WINDOW` long in u, or
-    one step if steps are longer: the rate over a single short step would lose digits to
-    cancellation.
+    The arguments have the same meaning as in ``_rates``. Each window belongs to a node,
+    which is one of several equidistant gaps u. The window of the first node is the
+    first step of the phase. Every other window ends at the first iterate at or beyond
+    its node, and is about ``RATE_WINDOW`` long in u, or one step if steps are longer:
+    the rate over a single short step would lose digits to cancellation.
     """
     counter = runs.counter
     start = counter.position(begin)
     fractions = np.linspace(0.0, 1.0, RATE_NODES)[:, None]
     nodes = start + fractions * (top - start)  # (RATE_NODES, runs)
 
-    # `steps_to` returns the first steps at which the gap is at least these gaps.
+    # `steps_to` returns the first steps at which the gap is at least these gaps. No
+    # window begins before the phase or ends after it.
     phase_end = np.minimum(counter.steps_to(top).steps, end)
     last_step_of_phase = np.maximum(phase_end - 1, begin)
     window_begin = counter.steps_to(nodes - RATE_WINDOW).steps
@@ -348,7 +353,7 @@ def _rate_windows(
 
 
 def _kept(measure: Measure) -> Measure:
-    """Return a measure that keeps its results for `KEPT_RESULTS` sets of runs.
+    """Return a measure that keeps its results for ``KEPT_RESULTS`` sets of runs.
 
     Several statements are about the same rates of the same runs, and each rate takes
     long to measure. Sets of runs count as the same set only if they are the same
@@ -392,15 +397,15 @@ def _rate_until_imbalance(runs: CountedRuns) -> Range:
 
 
 def _cross_terms(own_rate: Measure) -> Measure:
-    """Return the measure of η |β|, the moves of scores of other features.
+    """Return the measure of the size of η β, the move of another feature's score.
 
-    ``own_rate`` measures η α, the moves of the query's own score. This score is
-    S_kk = u (K-1)/K, and each other score is S_mk = -u/K. So the move of another score
-    is the move of the own score, divided by K - 1.
+    ``own_rate`` measures η α, the move of the score of the query's own feature. This
+    score is S_kk = u (K-1)/K, and each other score is S_mk = -u/K. So the size of the
+    move of another score is the move of the own score, divided by K - 1.
     """
 
     def measure(runs: CountedRuns) -> Range:
-        """Return the least and the largest η |β| of each run."""
+        """Return the least and the largest size of η β, for each run."""
         own = own_rate(runs)
         return Range(own.low / (runs.K - 1.0), own.high / (runs.K - 1.0))
 
@@ -412,7 +417,7 @@ def _steps_beyond_one(count: NDArray[np.int64]) -> Range:
 
     The theorems have the form count <= 1 + O(...), because a run may need one step even
     if the expression inside O(...) is below 1. So this expression is compared with
-    count - 1.
+    count - 1. A run has one such number, which is both the least and the largest value.
     """
     # T₁ is 0 for K = 2, because Attn is ½ at the start.
     beyond = np.maximum(count - 1, 0).astype(np.float64)
@@ -432,7 +437,7 @@ def _further_steps(runs: CountedRuns) -> Range:
 def _power(
     runs: CountedRuns, K_exponent: float, imbalance_exponent: float = 0.0
 ) -> Array:
-    """Return ``η L²Δ² K^a δ^b`` for the exponents a and b."""
+    """Return ``η L²Δ² K^a δ^b`` for the exponents a of K and b of the imbalance δ."""
     return (
         runs.eta
         * runs.size**2
@@ -755,22 +760,22 @@ def _check_applies(statement: OrderStatement, run: icl.Trajectory) -> None:
     )
 
 
-def _as_columns(run: icl.Trajectory) -> CountedRuns:
-    """Return `CountedRuns` with one run, the given one."""
+def _as_counted_runs(run: icl.Trajectory) -> CountedRuns:
+    """Return a ``CountedRuns`` that has only this run."""
 
-    def column(value: float) -> Array:
-        """Return a number as an array with one entry."""
-        return np.array([float(value)])  # (1,)
+    def one_entry(value: float) -> Array:
+        """Return a number as an array with one entry, (1,)."""
+        return np.array([float(value)])
 
     info = run.info
     return counted_runs(
-        size=column(info["L"] * info["delta"]),
-        eta=column(run.eta),
-        K=column(info["K"]),
-        epsilon=column(run.epsilon),
+        size=one_entry(info["L"] * info["delta"]),
+        eta=one_entry(run.eta),
+        K=one_entry(info["K"]),
+        epsilon=one_entry(run.epsilon),
         # A run without an imbalance gets δ = 1. Only statements that are claimed for
         # every L are then measured, and they do not use it.
-        imbalance=column(info["imbalance"] or 1.0),
+        imbalance=one_entry(info["imbalance"] or 1.0),
     )
 
 
@@ -783,7 +788,7 @@ def _sides(statement: OrderStatement, run: icl.Trajectory) -> BoundCheck:
     # In extreme runs numbers exceed the range of float64. Such a run is refused below,
     # or by `Statement.check` if a side of the statement is not finite.
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-        runs = _as_columns(run)
+        runs = _as_counted_runs(run)
         ratios = measured_ratios(statement, runs)
         low = float(ratios.low[0])
         high = float(ratios.high[0])
@@ -804,7 +809,7 @@ def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundC
     ``scale`` is the expression inside O(...) for this run.
     """
     highest = fitted_constants()[statement.name].highest
-    # Only the upper side is used, so that any number may stand for the lower ratio.
+    # Only the upper side is used, so any number may stand for the lower ratio.
     is_bounded = bounded_sides(statement, low=high, high=high).above
     # The bound divided by the measured number, if that is not 0.
     slack = highest / high if high > 0 else None
@@ -878,7 +883,7 @@ class Survey(NamedTuple):
 
 
 def _parameters(runs: CountedRuns) -> Array:
-    """Return the values of `PARAMETERS`, (5, runs)."""
+    """Return the values of the five ``PARAMETERS``, (5, runs)."""
     # The loss at the start is ½ γ (K-1)/K with γ = L²Δ²/2.
     first_loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
     return np.array(
@@ -893,11 +898,12 @@ def _parameters(runs: CountedRuns) -> Array:
 
 
 def _factors_per_decade(ratio: Array, parameters: Array) -> dict[str, float]:
-    """Return the factor on a ratio if a parameter grows tenfold, by parameter.
+    """Return the factors by which a ratio changes if a parameter grows tenfold.
 
-    ``ratio`` has a number for each run, and ``parameters`` the values of `PARAMETERS`,
-    (5, runs). The logarithm of the ratio is fitted by a linear function of the
-    logarithms of all parameters. Ratios of 0 have no logarithm, and are left out.
+    The result has a factor for each name in ``PARAMETERS``. ``ratio`` has a number for
+    each run, and ``parameters`` the values of the parameters, (5, runs). The logarithm
+    of the ratio is fitted by a linear function of the logarithms of all parameters.
+    Ratios of 0 have no logarithm, and are left out.
     """
     is_positive = ratio > 0
     design = np.column_stack([np.ones(ratio.size), *np.log10(parameters)])
@@ -912,7 +918,7 @@ def _factors_per_decade(ratio: Array, parameters: Array) -> dict[str, float]:
 
 
 def _run_in_words(parameters: Array) -> str:
-    """Return the values of `PARAMETERS` of one run, with their names."""
+    """Return the values of the ``PARAMETERS`` of one run in words, with their names."""
     values = zip(PARAMETERS, parameters.tolist(), strict=True)
     return ", ".join(f"{name} = {value:.3g}" for name, value in values)
 

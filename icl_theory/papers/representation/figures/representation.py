@@ -36,8 +36,8 @@ def figure(
     One panel has softmax over all tokens, the other over tokens with labels alone.
     """
     titles = {"all": "softmax over all tokens", "labelled": "softmax over labels"}
-    # Limits of the ordinate. Over tokens with labels alone the excess stays above a
-    # floor of its own, and automatic limits would show less than a decade.
+    # Limits of the ordinate. With softmax over labels alone the excess stays above a
+    # positive floor, and automatic limits would show less than a decade.
     limits: dict[str, tuple[float, float] | None]
     limits = {"all": None, "labelled": (1e-2, 1.0)}
     panels = list[Panel]()
@@ -59,9 +59,9 @@ def figure(
                 curves,
                 "step",
                 "excess over ridge",
-                titles[sees],
-                ("linear", "log"),
-                limits[sees],
+                title=titles[sees],
+                scales=("linear", "log"),
+                limits=limits[sees],
                 legend=True,
             )
         )

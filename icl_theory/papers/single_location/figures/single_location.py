@@ -42,8 +42,8 @@ def figure(
     for d in dimensions:
         run = PUBLISHED.changed(d=d, max_steps=steps, method="exact").simulate()
         kappa, nu, *_ = run.observed["overlaps"].T
-        power = f"{np.log10(d):.0f}"
-        escape_curves.append(Curve(f"$d = 10^{power}$", run.t, kappa * nu))
+        exponent = f"{np.log10(d):.0f}"
+        escape_curves.append(Curve(f"$d = 10^{exponent}$", run.t, kappa * nu))
     signals = np.geomspace(1.0, strongest, points)
     problems = [SingleLocation(snr=snr) for snr in signals]
     least_losses = {"softmax": least_softmax, "erf": least_erf, "linear": least_linear}
