@@ -283,7 +283,7 @@ def test_tables_hold_the_words_attended_to_and_those_before() -> None:
         risk = icl.recall.TransformerRisk(
             icl.recall.RecallTask(3, 1, 1, H=4), weights=weights
         )
-        places = risk._places(tokens).toarray().reshape(2, -1, 2, 6)
+        places = risk._word_vectors(tokens).toarray().reshape(2, -1, 2, 6)
         for sentence, h in np.ndindex(2, 4 if whole else 3):
             expected = np.zeros((2, 6))
             expected[sentence, tokens[sentence, h]] = 1.0

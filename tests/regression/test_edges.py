@@ -236,6 +236,14 @@ def test_features_are_reduced_to_one_number_where_they_are_alike(
     )  # of infinite prompts one has the losses of the others
 
 
+@pytest.mark.parametrize("N", [20, math.inf])
+def test_constant_functions_are_learnt_at_step_0(N: float) -> None:
+    features = icl.Features([[0.0], [1.0], [2.2]], probs=[0.2, 0.3, 0.5])
+    task = tasks.KernelTask(np.zeros((3, 3)))
+    run = icl.simulate(1.0, 1.0, 0.1, K=3, features=features, task=task, N=N)
+    assert (run.steps, run.loss[-1]) == (0, 0.0)
+
+
 @pytest.mark.parametrize("L", [1e-3, 0.7, 1.0, 30.0])
 def test_a_variogram_for_l_1_is_one_whatever_the_law(L: float) -> None:
     """And of laws whose variogram is L² times it, all L share its bits."""

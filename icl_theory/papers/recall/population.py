@@ -453,9 +453,10 @@ class RecallRisk(Risk):
         # probability as λ (and v) → ∞.
         if self.gamma is None:
             return noise_entropy
-        # Background words, around the bigrams, add to the logit of noise: they can make
-        # up for a γ below its best value.
-        if self.scaled and self.gamma < self.task.best_gamma:
+        # Background words, around the bigrams, add v times a share to the logit of
+        # noise. With v > 0 they can make up for a γ below its best value, and with v < 0
+        # for a γ above it.
+        if self.scaled and self.gamma != self.task.best_gamma:
             return noise_entropy
         # As λ (and v) → ∞ only y and noise keep a probability, and N = γ is held.
         (cost_of_gamma,) = divergence(self.noise_rate, np.array([self.gamma]))

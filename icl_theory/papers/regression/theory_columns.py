@@ -32,13 +32,13 @@ def _columns(number: int) -> tuple[Column, Column]:
         f"theorem_{number}_bound",
         dtype="f8",
         unit="steps",
-        description=f"Theorem {number}'s bound on steps - T_I, its constant fitted",
+        description=f"bound of Theorem {number} on steps - T_I - 1, constant fitted",
     )
     verdict = Column(
         f"theorem_{number}",
         dtype="i1",
         unit="",
-        description=f"whether it bounds steps - T_I up to a factor 2: {VERDICTS}",
+        description=f"whether it bounds steps - T_I - 1 up to a factor 2: {VERDICTS}",
         symbol=f"Thm {number}",
         role="verdict",
     )

@@ -4,9 +4,10 @@ A task is given by the law of the values f_m of f at the K features m. The loss 
 only on differences of values. So besides the *kernel* E[f_m f_j] a task has a
 *variogram* Γ_mj = ½ E(f_m − f_j)², which loses no digits to cancellation if there is a
 formula for it. It may also have a *factor* Φ, (K, r) with a small rank r, whose rows
-satisfy E(f_m − f_j)² = ‖φ_m − φ_j‖². `Task` is the base class. `LipschitzTask` and
+φ_m satisfy E(f_m − f_j)² = ‖φ_m − φ_j‖². `Task` is the base class. `LipschitzTask` and
 `OnSpace` are the bases of the families in `icl_theory.regression.tasks.functions`. The
-three families in this module are defined at the features alone.
+families of this module (`Exchangeable`, `KernelTask` and `FiniteTask`) define the
+values of a function at the features alone.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ from icl_theory.regression.features import Features
 Function = Callable[[Array], Array]
 
 # Methods of a task whose arguments are checked, also in families that users write.
-# Those that draw functions take a generator and a size besides the features.
+# The methods that draw functions take a generator and a size besides the features.
 DRAWING_METHODS = ("sample", "functions")
 OTHER_METHODS = ("kernel", "variogram", "factor", "nondegeneracy", "gamma")
 
 # The relative rounding error of a value, or of a sum of squared differences of values,
-# with a wide margin: some hundred times the rounding unit.
+# with a wide margin: 450 times the machine epsilon.
 ENTRY_ROUNDING = 1e-13
-# A given covariance may differ from a symmetric and positive semi-definite matrix by
-# this, relative to its largest entry. This tolerance allows for matrices that were
-# computed in float64 or written with ten digits.
+# The covariance that a user gives may differ from a symmetric and positive
+# semi-definite matrix by this, relative to its largest entry. This tolerance allows for
+# matrices that were computed in float64 or written with ten digits.
 MATRIX_ROUNDING = 1e-10
-# The sum of given weights may differ from 1 by this. The weights are divided by their
-# sum.
+# The sum of the weights of a `FiniteTask` may differ from 1 by this. The weights are
+# divided by their sum.
 SUM_ROUNDING = 1e-9
 # The product of two numbers below this is finite.
 LARGEST_FACTOR = 1e150
-# The range of the variogram γ. It leaves some 18 orders of magnitude of float64 for
-# products with K, the probabilities and the learning rate.
+# The range of γ = L²Δ²/2 (`exchangeable_gamma`). At both ends it leaves 18 orders of
+# magnitude of float64 for products with K, the probabilities and the learning rate.
 SMALLEST_GAMMA = 1e-290
 LARGEST_GAMMA = 1e290
 
@@ -74,7 +75,8 @@ def _checked_draw(method: Callable[..., Any]) -> Callable[..., Any]:
         instance("features", features, Features, "a Features object")
         rng = generator("rng", rng)
         size = integer("size", size, minimum=0)
-        # Roughly three numbers of 8 bytes for each value and each coordinate
+        # Roughly three numbers of 8 bytes for each of the K values and d coefficients
+        # of a function
         check_fits("size", size, 24.0 * size * (features.K + features.d))
         return method(self, features, rng, size)
 
@@ -82,7 +84,7 @@ def _checked_draw(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap another method of a task, so that it refuses wrong features."""
+    """Wrap a method of a task that draws nothing, so that it refuses wrong features."""
 
     @wraps(method)
     def checked(self: Task, features: Features, *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +127,8 @@ class Task(ABC):
         """Half the mean squared differences ``E(f_m - f_j)^2 / 2``, (K, K)."""
         kernel = self.kernel(features)
         diagonal = np.diagonal(kernel)
-        # Rounding may make an entry negative, or an entry on the diagonal nonzero.
+        # Γ_mj = ½ (κ_mm + κ_jj) - κ_mj, with the entries κ_mj of the kernel. Rounding
+        # may make an entry negative, or an entry on the diagonal nonzero.
         variogram = np.maximum(0.5 * (diagonal[:, None] + diagonal) - kernel, 0.0)
         np.fill_diagonal(variogram, 0.0)
         return variogram
@@ -166,14 +169,15 @@ class Task(ABC):
         values = self.sample(features, rng, size)
         tree = KDTree(features.vectors)
 
-        def nearest(points: Array) -> Array:
-            _distance, index = tree.query(points)
-            return np.take_along_axis(values, index, axis=1)
+        def value_at_nearest(points: Array) -> Array:
+            # The index of the feature that is nearest to each point, (size, n)
+            _distance, feature = tree.query(points)
+            return np.take_along_axis(values, feature, axis=1)
 
-        return nearest
+        return value_at_nearest
 
     def nondegeneracy(self, features: Features) -> Array:
-        r"""Non-degeneracy constants of all queries.
+        r"""Non-degeneracy constants of all queries, one for each query's feature k.
 
         .. math:: c_k = \min\{x^\top C^{(k)} x : x \ge 0,\
             {\textstyle\sum_{m\ne k} x_m = 1}\},
@@ -187,8 +191,8 @@ class Task(ABC):
         Returns
         -------
         ndarray, (K,)
-            Squared label units; zero for a query whose feature has the same value as a
-            mixture of other features, for every function.
+            Squared label units; zero for a query at whose feature every function has
+            the same value as a mixture of its values at the other features.
 
         Examples
         --------
@@ -205,18 +209,23 @@ class Task(ABC):
         for k in range(features.K):
             # φ_m - φ_k for all other features m
             edges = np.delete(factor, k, axis=0) - factor[k]
-            scale = np.abs(edges).max()
+            # If all functions are constant, the factor has no columns.
+            scale = np.abs(edges).max(initial=0.0)
             if scale == 0:
-                # All features have the same value, and the distance is zero.
+                # A function has the same value at all features: the distance is zero.
                 continue
             # All rows but the last ask for a mixture of edges that is zero. The last
             # row asks for weights that sum to one. The least squares solution, divided
-            # by its sum, gives the point of the hull that is nearest to φ_k.
+            # by its sum, gives the point of the hull that is nearest to φ_k: weights
+            # with the sum w at a point of the hull at the distance δ from φ_k (in units
+            # of scale) have the squared residual w²δ² + (w - 1)², whose minimum over w
+            # grows with δ. At the minimum w is positive.
             rows = np.vstack([edges.T / scale, np.ones(features.K - 1)])
             target = np.append(np.zeros(len(rows) - 1), 1.0)
             weights, _residual = nnls(rows, target)
-            nearest = (weights / weights.sum()) @ edges
-            squared_distance = float(nearest @ nearest)
+            # The vector from φ_k to this point
+            to_hull = (weights / weights.sum()) @ edges
+            squared_distance = float(to_hull @ to_hull)
             # Each coordinate may have a rounding error of ENTRY_ROUNDING · scale.
             rounding = (ENTRY_ROUNDING * scale) ** 2 * len(rows)
             if squared_distance > rounding:
@@ -232,13 +241,14 @@ def variogram_of(features: Features, task: Task) -> Array:
 
 
 def factor_of(variogram: Array) -> Array:
-    """Vectors φ_m with ``|φ_m - φ_j|^2 / 2 = variogram``, to a relative 1e-8.
+    """Vectors φ_m with ``|φ_m - φ_j|^2 / 2 = variogram``, to a relative 1e-8, (K, r).
 
     They are found by classical multidimensional scaling. Their accuracy is the square
     root of the rounding unit, because an eigenvalue that rounding changes enters by its
     square root.
     """
-    # The matrix of inner products of vectors φ_m with mean zero
+    # The inner products of vectors φ_m with mean zero are Γ_m + Γ_j - Γ_mj - Γ, with
+    # the mean Γ_m of row m of the variogram and the mean Γ of all its entries.
     row_means = variogram.mean(axis=1)
     inner_products = row_means[:, None] + row_means - variogram - row_means.mean()
     eigenvalues, vectors = np.linalg.eigh(inner_products)
@@ -303,15 +313,15 @@ class Exchangeable(LipschitzTask):
     """
 
     def gamma(self, features: Features) -> float:
-        """Variogram of every pair, ``L^2 gap^2 / 2``."""
+        """Variogram ``γ = L^2 Δ^2 / 2`` of every pair; Δ is ``features.gap``."""
         return exchangeable_gamma(self.L, features.gap)
 
     def kernel(self, features: Features) -> Array:
-        """``γ I``."""
+        """Second moments ``γ I``, (K, K)."""
         return self.gamma(features) * np.eye(features.K)
 
     def factor(self, features: Features) -> Array:
-        """``√γ I``."""
+        """Vectors ``φ_m``, the rows of ``√γ I``, (K, K)."""
         return float(np.sqrt(self.gamma(features))) * np.eye(features.K)
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
@@ -320,15 +330,17 @@ class Exchangeable(LipschitzTask):
 
 
 def exchangeable_gamma(L: float, delta: float) -> float:
-    """Return ``L^2 delta^2 / 2``, and refuse numbers out of the range of float64."""
+    """Return ``L^2 delta^2 / 2``; refuse a result close to the limits of float64."""
     product = number("L", L) * number("delta", delta)
-    # The square of a larger product might overflow.
+    # The square of a larger product might overflow. Infinity stands for it, and is
+    # refused below.
     gamma = np.inf
     if product < LARGEST_FACTOR:
-        # This is a product, because NumPy rounds the power product**2 differently.
+        # This is a product, because the power product**2 may be rounded differently
+        # from the squares in an array of NumPy.
         gamma = 0.5 * (product * product)
     if not SMALLEST_GAMMA < gamma < LARGEST_GAMMA:
-        # The message gives a slightly smaller range, in round numbers.
+        # The message gives a smaller range, in round numbers.
         raise argument_error(
             "L", L, f"a number with 1e-140 < L*delta < 1e140 (delta = {delta!r})"
         )
@@ -352,11 +364,13 @@ class KernelTask(Task):
 
     def __init__(self, matrix: ArrayLike) -> None:
         kernel = real_array("matrix", matrix, 2)
+        # An empty matrix, which is refused below, has no largest entry.
         largest = np.abs(kernel).max(initial=0.0)
         is_square = kernel.shape[0] == kernel.shape[1] and kernel.shape[0] >= 2
         if not is_square or np.abs(kernel - kernel.T).max() > MATRIX_ROUNDING * largest:
             raise argument_error("matrix", matrix, "a symmetric (K, K) matrix, K >= 2")
         self.matrix = 0.5 * (kernel + kernel.T)
+        # A task must not change: risks keep what they have computed from it.
         self.matrix.flags.writeable = False
         eigenvalues, vectors = np.linalg.eigh(self.matrix)
         if eigenvalues[0] < -MATRIX_ROUNDING * largest:
@@ -369,7 +383,7 @@ class KernelTask(Task):
         self._root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
 
     def kernel(self, features: Features) -> Array:
-        """Return the matrix."""
+        """Return the covariance matrix, (K, K); refuse features if it does not fit."""
         if len(self.matrix) != features.K:
             raise argument_error(
                 "matrix",
@@ -380,7 +394,7 @@ class KernelTask(Task):
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw normal values with this covariance, (size, K)."""
-        # `kernel` refuses features if there is not one row for each of them.
+        # `kernel` refuses features if the matrix does not have a row for each of them.
         K = len(self.kernel(features))
         return rng.normal(size=(size, K)) @ self._root.T
 
@@ -394,7 +408,7 @@ class FiniteTask(Task):
     Parameters
     ----------
     values : array_like, (M, K)
-        Values of one function at the K features in each row.
+        One function in each row: its values at the K features.
     weights : array_like, (M,), optional
         Probabilities of the functions; equal by default.
     """
@@ -425,33 +439,38 @@ class FiniteTask(Task):
         self.weights.flags.writeable = False
 
     def factor(self, features: Features) -> Array:
-        """Return vectors φ_m with an entry √weight · (f_m - f_1) for each function.
+        """Return vectors φ_m with an entry √weight · (f_m - f_1) for each function f.
 
-        The vectors are the rows of the result, (K, M). If there are more functions than
-        features, the vectors are rotated into K dimensions, which changes no distance.
+        f_m is the value at feature m, and f_1 the value at the first feature. The
+        vectors are the rows of the result, (K, M). If there are more functions than
+        features, the vectors are rotated into K dimensions, which changes no distance,
+        and the result is (K, K).
         """
         self._check_fits(features)
-        # f_m - f_1: distances do not change, and constant functions give exact zeros.
+        # Subtracting f_1 changes no distance, and gives exact zeros for constant
+        # functions.
         relative = self.values - self.values[:, :1]
         weighted = np.sqrt(self.weights)[:, None] * relative
         if len(self.values) <= features.K:
             return weighted.T
+        # In weighted = Q R the columns of Q are orthonormal, so the columns of R have
+        # the same distances as the columns of weighted.
         return np.asarray(np.linalg.qr(weighted, mode="r")).T
 
     def variogram(self, features: Features) -> Array:
-        """Half the weighted mean squared differences."""
+        """Half the weighted mean squared differences of values, (K, K)."""
         # Γ_mj = ½ ‖φ_m - φ_j‖², row by row
         factor = self.factor(features)
         rows = [0.5 * np.sum((factor - phi) ** 2, axis=1) for phi in factor]
         return np.asarray(rows)
 
     def kernel(self, features: Features) -> Array:
-        """Weighted second moments of the values."""
+        """Weighted second moments of the values, (K, K)."""
         self._check_fits(features)
         return (self.values.T * self.weights) @ self.values
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
-        """Draw functions from the list, (size, K)."""
+        """Values of ``size`` functions that are drawn from the list, (size, K)."""
         self._check_fits(features)
         return self.values[rng.choice(len(self.values), size=size, p=self.weights)]
 
