@@ -314,7 +314,7 @@ def test_a_page_has_its_parts_in_order(
         "| one | Found of one. | holds | reconstructed |",
         "| two | Found of two. | not tested | – |",
         "## Beyond the paper",
-        "## From their flags to ours\n\n<details><summary>",
+        "## From the authors' flags to ours\n\n<details><summary>",
         "`--theirs` is `--ours`.\n\n</details>\n\n## Evidence",
         "<details><summary>one</summary>\n\n| the paper states | we reconstructed |",
         "| says one | all of it |",
