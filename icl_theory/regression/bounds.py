@@ -166,8 +166,9 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le
         \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
 
-    for every K >= 3 and every learning rate, with F of `flow_time`; :math:`T_1 = 0` for
-    K = 2. See docs/theory.md, "Bounds with constants".
+    for every K >= 3 and every learning rate η, with F of `flow_time` and
+    :math:`\eta\gamma = c (K-1)^2/K`. For K = 2, :math:`T_1 = 0`. See docs/theory.md,
+    "Bounds with constants".
 
     Parameters
     ----------
@@ -207,14 +208,16 @@ def after_phase_one(
 
     .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
 
-    in the exchangeable case with N = ∞, for every K >= 2, every learning rate and every
-    variogram. As ε tends to 0, the number of steps grows like (K-1)/(4ηε). See
-    docs/theory.md, "Bounds with constants".
+    in the exchangeable case with N = ∞, for every K >= 2, every learning rate η and
+    every variogram. Here T is the first step with a loss of at most ε, and :math:`T_1`
+    the end of Phase I. As ε tends to 0, T grows like (K-1)/(4ηε). See docs/theory.md,
+    "Bounds with constants".
 
     Parameters
     ----------
     K, eta, epsilon
-        As for `simulate`; in embedding coordinates multiply eta by Δ⁴/4.
+        As for `simulate`; in embedding coordinates multiply eta by Δ⁴/4, with the
+        distance Δ between the features.
 
     Returns
     -------
@@ -318,9 +321,16 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
         g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
         \lambda_k = \kappa\,p_k \max\Gamma
 
-    for N = ∞, every task and all probabilities, with the variogram Γ of the task and κ
-    of `curvature_bound`, if :math:`\eta\lambda_k < 2`. See docs/tail-laws.md, "One
-    step".
+    for N = ∞, every task over K features and all probabilities, with the variogram Γ of
+    the task and κ of `curvature_bound`, if :math:`\eta\lambda_k < 2`. See
+    docs/tail-laws.md, "One step".
+
+    Parameters
+    ----------
+    risk : PopulationRisk
+        The risk, with N = ∞.
+    eta : float
+        The learning rate η.
 
     Returns
     -------

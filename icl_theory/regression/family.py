@@ -4,10 +4,11 @@
 are exchangeable, so that relabelling the features changes nothing, the risk is usually
 a function of one number. Otherwise it is a function of all trained parameters.
 
-The letters of the parameters: L is the Lipschitz constant of the tasks, Δ (``delta``)
-the gap between the features, K their number, N the length of a prompt, and γ = L²Δ²/2
-the variogram of the tasks. In *class coordinates* the scores themselves are trained,
-and in *embedding coordinates* a matrix that acts on the feature vectors.
+The letters: L is the Lipschitz constant of the tasks, Δ (``delta``) the gap between the
+features, K their number, N the length of a prompt, η the learning rate, ε the target
+loss, and γ = L²Δ²/2 the variogram of exchangeable tasks. In *class coordinates* the
+scores themselves are trained, in *embedding coordinates* a matrix that acts on the
+feature vectors, and in *factored coordinates* the two factors of this matrix.
 """
 
 from __future__ import annotations
@@ -209,9 +210,9 @@ class FeatureVectors(Numbers):
             raise ValueError(f"{name}: {error}") from None
 
     def plain(self, value: Any) -> Any:
-        """Return the vectors as nested lists if they are equally likely.
+        """Return the vectors as nested tuples if they are equally likely.
 
-        Otherwise return the `Features` object itself, because lists would lose its
+        Otherwise return the `Features` object itself, because tuples would lose its
         probabilities.
         """
         if isinstance(value, Features) and value.uniform:
@@ -299,15 +300,15 @@ class Regression(Family):
     def validate(self) -> None:
         """Refuse features, probabilities and a gap Δ that contradict each other.
 
-        K becomes the number of given features. A law that is left out becomes the
-        exchangeable one.
+        A start of a wrong shape is refused, too. K becomes the number of given
+        features. A law that is left out becomes the exchangeable one.
         """
         # The dataclass is frozen, so fields are set by the method of `object`.
         if self.features is not None:
             self._validate_features(self.features)
             object.__setattr__(self, "K", self.features.K)
         if self.probs is not None:
-            # This refuses probabilities that are not K in number, or do not sum to 1.
+            # This refuses anything but K positive numbers that sum to 1.
             probabilities("probs", self.probs, self.K)
         if self.task is None:
             object.__setattr__(self, "task", "exchangeable")
@@ -373,6 +374,7 @@ class Regression(Family):
         """Return the law of the tasks, made from L unless the parameter is a `Task`."""
         law = self.task
         if not isinstance(law, Task):
+            # A word, or the function of L itself
             make = LAWS[law] if isinstance(law, str) else law
             law = make(self.L)
         # A function that a user has written may return anything.
@@ -398,7 +400,8 @@ class Regression(Family):
             self.task == "exchangeable" and self.features is None and self.probs is None
         )
         # With some update rules, steps of the one number would differ from steps of the
-        # scores. A given start need not be exchangeable.
+        # scores. A given start need not be exchangeable, and the random start of
+        # factored coordinates is not.
         is_reducible = self.trained_by.reducible and self.start is None
         if is_symmetric and is_reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
@@ -408,7 +411,8 @@ class Regression(Family):
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         law = self.law()
         if is_reducible:
-            # None if the features or the law are not exchangeable
+            # None if the features or the law are not exchangeable, and in factored
+            # coordinates
             reduced = reduce_to_one_number(
                 features, law, self.N, self.noise, self.coordinates
             )
@@ -479,8 +483,8 @@ class Regression(Family):
             features = self.features or Features.simplex(self.K, self.delta, self.probs)
             largest_gamma = float(self.law().variogram(features).max())
             largest_prob = features.probs.max()
-        # The factor g over a simplex. `_speed` also refuses a gap Δ that is too large
-        # or too small for embedding coordinates.
+        # The factor g of the docstring, over a simplex. `_speed` also refuses a gap Δ
+        # that is too large or too small for embedding coordinates.
         speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
             speed = embedding_stretch(self.features.vectors)
@@ -501,6 +505,7 @@ class Regression(Family):
 
         If an imbalance is given, a note states the regime by the paper's own criterion.
         """
+        # The limit of t (loss - limit of the loss) with the step t, if it is known
         tail = None
         if isinstance(run.solution, ExchangeableSteps):
             # Only gradient descent from the usual start has this closed form, so the
@@ -536,8 +541,9 @@ class Regression(Family):
 
         If the crossover L* is known exactly, the regime is "sharp" for L > L*.
         Otherwise it is "sharp" if the run had a Phase III, and "flat" if the run
-        reached its target without one. ``tail`` is the limit of t (loss - floor); None
-        if it is not known, and then no regime is defined.
+        reached its target without one. ``tail`` is the limit of t times the excess of
+        the loss over the loss that the run approaches. It is None if this limit is not
+        known, and then no regime is defined.
         """
         risk = run.risk
         if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and has_theory:
@@ -545,7 +551,7 @@ class Regression(Family):
             scaled_L = math.sqrt(2.0 * risk.gamma)
             is_sharp = scaled_L > crossover(run.epsilon, 1.0, self.K)
             return "sharp" if is_sharp else "flat"
-        # A run that is not judged keeps its regime, which is None for a new run.
+        # If no regime is defined, the run keeps its own, which is None for a new run.
         if tail is None or run.phases is None:
             return run.regime
         if run.phases.III:
@@ -555,8 +561,8 @@ class Regression(Family):
     def expected_steps(self) -> float | None:
         """Return the number of steps to the target at leading order in K.
 
-        The formula is for the exchangeable case with N = ∞, and a rough estimate for
-        any other.
+        The formula is for the exchangeable case with N = ∞. For any other problem it is
+        a rough estimate.
         """
         eta = self.rate() * self._speed()
         gamma = exchangeable_gamma(self.L, self.delta)
@@ -573,7 +579,12 @@ class Regression(Family):
         return float(steps)
 
     def _speed(self) -> float:
-        """Return the factor with which the learning rate acts on the scores."""
+        """Return the factor by which the coordinates multiply the learning rate.
+
+        With η times this factor, descent on the scores would change the scores in the
+        same way. The factor is 1 unless the coordinates are embedding coordinates. For
+        them it is exact if the features form a regular simplex.
+        """
         return embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
 
     @classmethod
@@ -584,12 +595,13 @@ class Regression(Family):
         the other if most are spent in the tail. The stable learning rate ("auto") has
         limits of its own, because it depends on the parameters: it is of the order
         K/(L²Δ²) in class coordinates. In embedding coordinates it is divided by Δ⁴/4,
-        the factor with which it acts on the scores, so that the limits are the same.
+        the factor with which it acts on the scores. So the limits with this learning
+        rate are the same in both coordinates.
         """
         # The limits are the exponents in the two terms of the leading order, K²/(ηγ)
         # and (K-1)/(4ηε) with γ = L²Δ²/2. The smaller exponent comes first.
         mapping("arguments", arguments, "parameters")
-        # From another start most steps may be spent on forgetting it.
+        # From a given start most steps may be spent on forgetting it.
         if arguments.get("start") is not None:
             return {}
         if arguments.get("eta") == "auto":

@@ -43,8 +43,8 @@ class Features:
     Raises
     ------
     ValueError
-        There are fewer than two vectors, two of them coincide, or ``probs`` are not
-        probabilities.
+        There are fewer than two vectors, two of them coincide, a coordinate is not
+        finite or is above 1e40 in size, or ``probs`` are not probabilities.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Features:
             self.probs = np.full(len(points), 1.0 / len(points))
         else:
             self.probs = probabilities("probs", probs, len(points))
-        # Squares of larger coordinates would overflow.
+        # With larger coordinates, squares of products of a few of them might overflow.
         if np.abs(points).max() > LARGEST:
             raise argument_error(
                 "vectors", points.tolist(), f"of coordinates up to {LARGEST:g}"
@@ -161,14 +161,15 @@ class Features:
         # Imported here, because closed forms have no features and do not need SciPy.
         from scipy.spatial.distance import pdist
 
-        # K vectors in K dimensions may be a simplex or a basis, the usual cases.
+        # K vectors in K dimensions may be a simplex or a basis, the usual cases. Then
+        # all entries on the diagonal are equal, and so are all others.
         if self.d == self.K:
             diagonal = np.diagonal(self.vectors)
             off_diagonal = self.vectors[~np.eye(self.K, dtype=bool)]
-            is_symmetric = np.ptp(diagonal) == 0.0 and np.ptp(off_diagonal) == 0.0
-            if is_symmetric:
+            is_regular = np.ptp(diagonal) == 0.0 and np.ptp(off_diagonal) == 0.0
+            if is_regular:
                 # All distances are equal, also after rounding. The first two vectors
-                # give the distance, which saves K²/2 others.
+                # give the distance, so that K²/2 others need not be computed.
                 (distance,) = pdist(self.vectors[:2])
                 return np.full(self.K * (self.K - 1) // 2, distance)
         return np.asarray(pdist(self.vectors))
@@ -189,5 +190,9 @@ def _count(K: int) -> int:
 
 
 def _length(name: str, value: float) -> float:
-    """Return a length as a float; its square and 1/square must stay within float64."""
+    """Return a length as a float.
+
+    Within its limits, squares of products of a few lengths stay within float64, and so
+    do their inverses.
+    """
     return number(name, value, minimum=1.0 / LARGEST, maximum=LARGEST)

@@ -37,10 +37,10 @@ from icl_theory.regression.closed.flow import flow_to
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 
 # In Phase III the tail ratio is at most this number. It is 2, because at the tail ratio
-# 2 the term of the tail is half of the elapsed time.
+# 2 the term that grows like 1/s² is half of the elapsed time.
 TAIL_RATIO = 2.0
-# Newton's method for the tail start ends if a step is smaller than this share of the
-# variable w. The share is a few times the rounding unit.
+# Newton's method for the tail start ends if a step is not above this share of the
+# variable w = 1/s². The share is a few times the rounding unit.
 NEWTON_TOLERANCE = 1e-15
 
 
@@ -144,9 +144,10 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     :math:`c\,T = \Phi(s) = F(1 - s) - F(1/K)`, with the attention deficit :math:`s
     \propto 1/L` at the target and the step constant :math:`c \propto L^2`. Therefore
     :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`, with a = 1 - s. The exponent is
-    half-way between its limits -2 and 0 if :math:`a^2 s^2 \Phi(s) = 1`. The tail start
-    of `crossover` solves :math:`s^2 \Phi(s) = 1`. See docs/theory.md, "Where the
-    transition lies".
+    half-way between its limits -2 and 0 if :math:`a^2 s^2 \Phi(s) = 1`. With the root s
+    of this equation, the Lipschitz constant L has :math:`L\Delta = \sqrt{4\epsilon
+    (K-1)/(K s^2)}`. (In `crossover` s is the tail start, which solves :math:`s^2
+    \Phi(s) = 1`.) See docs/theory.md, "Where the transition lies".
 
     Parameters
     ----------
@@ -277,18 +278,20 @@ def query_phases(run: Trajectory) -> list[Phases]:
     # Imported here because runs in closed form do not need it.
     from icl_theory.regression.tails import infima_of, tail_limits
 
-    queries = run.attention.shape[1]
+    n_queries = run.attention.shape[1]
+    # The limits of t times the excess of each query's loss over its floor, the infimum
+    # that the run approaches. They are known for gradient descent and its flow only.
     tails = None
-    floors = np.zeros(queries)
+    floors = np.zeros(n_queries)
     if run.risk is not None and DESCENT_OR_FLOW.applies(run):
         tails = tail_limits(run.risk, run.eta)
         if tails is not None:
             floors = infima_of(run.risk)
     # The attention of a run is a mean over all prompts. It is compared with half of the
     # probability that a prompt contains the query's feature.
-    half_attention = np.broadcast_to(0.5 * _presence(run.risk), (queries,))
+    half_attention = np.broadcast_to(0.5 * _presence(run.risk), (n_queries,))
     phases = []
-    for k in range(queries):
+    for k in range(n_queries):
         tail = None if tails is None else float(tails[k])
         phases.append(
             _phases_of_query(run, k, float(half_attention[k]), floors[k], tail)
@@ -366,7 +369,8 @@ def phases_of(last: int, attends: int | None, tail_begins: int | None) -> Phases
     last : int
         The last step.
     attends : int or None
-        The step at which Phase I ends; None if it lasts to the end of the run.
+        The step at which Phase I ends; None if it lasts to the end of the run. Steps
+        after ``last`` count as ``last``, here and below.
     tail_begins : int or None
         The step at which Phase III begins; None if the run has no Phase III.
     """

@@ -27,25 +27,28 @@ class Doubt(IntEnum):
     """Why a point is left to a simulation.
 
     The *goal* of a run is where its loss reaches the target or, if the target is below
-    the floor (the least loss), comes near the floor.
+    the floor (the least loss), comes near the floor. The *tables* of
+    `icl_theory.regression.batches.tables` have the losses of exchangeable points up to
+    a largest score gap. Points with K x K scores do not use them.
     """
 
     NONE = 0
 
     # the target
 
-    # The minimum of the loss is at the start, or beyond the range of the tables.
+    # The minimum of the loss is beyond the range of the tables.
     MINIMUM_OUT_OF_RANGE = 1
     # A simulation refuses an excess that is lost in the rounding of the floor.
     INVISIBLE_EXCESS = 2
-    # Rounding decides whether the target is above the floor.
+    # Rounding may decide whether the target is above the floor. For K x K scores, a
+    # target that is clearly below the floor has this doubt, too.
     TARGET_AT_FLOOR = 3
     # The target is reached beyond the range of the tables, or not at all.
     GOAL_OUT_OF_RANGE = 4
 
     # the way to the target
 
-    # At some step the loss equals the target to rounding.
+    # At some step the loss equals the loss at the goal to rounding.
     GOAL_WITHIN_ROUNDING = 5
     # At some step the attention equals half of its largest value to rounding.
     HALF_WITHIN_ROUNDING = 6
@@ -63,8 +66,9 @@ class Doubt(IntEnum):
 
     # counted steps
 
-    # The real number of steps, before it is rounded up, is an integer to within its
-    # error, so that two integers are possible.
+    # The real number of steps to the goal, before it is rounded up, is an integer to
+    # within its error, so that two integers are possible. A number, or an error, that
+    # is too large to be trusted gives this doubt, too.
     COUNT_UNCERTAIN = 12
     # Two integers are possible for the first step at which the attention is at least
     # half of its largest value.
@@ -77,7 +81,7 @@ class Doubt(IntEnum):
 
     # a simulation might give a wrong answer
 
-    # t (loss - floor) falls below its limit more than once.
+    # t (loss - floor) falls, or may fall, below its limit more than once.
     TAIL_TWICE = 16
     # A simulation looks for the tail after the last saved step with t (loss - floor)
     # above the limit. It might have saved no such step.
@@ -89,7 +93,7 @@ class Doubt(IntEnum):
 
 
 class Doubts:
-    """The first doubt about each point of a batch, ``reason``, (P,)."""
+    """The first `Doubt` about each of P points of a batch, ``reason``, (P,)."""
 
     def __init__(self, size: int) -> None:
         self.reason = np.zeros(size, dtype=np.int8)
@@ -102,6 +106,7 @@ class Doubts:
         # Without points there is nothing to note.
         if not points.size:
             return
+        # A mask becomes an array of indices. Indices stay as they are.
         index = np.arange(self.reason.size)[points]
         self.reason[index[self.none_of(index)]] = doubt
 

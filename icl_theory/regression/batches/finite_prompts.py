@@ -71,8 +71,8 @@ LARGEST_TRUSTED_ERROR = 1e-3
 # counted instead of taken. The last of the nine terms of `TabulatedLosses.velocity` is
 # then about (1/40)^8/9 = 2e-14 of the velocity.
 SMALL_CHANGE = 1.0 / 40.0
-# Number of passes of Newton's method for the position after a last, incomplete step:
-# enough for all digits.
+# Number of passes of Newton's method for the position after the last step, which lies a
+# part of a step beyond the goal. They find all digits.
 POSITION_PASSES = 3
 
 Steps = NDArray[np.int64]
@@ -85,9 +85,9 @@ class Points(NamedTuple):
     N: Array  # prompt length
     gamma: Array  # variogram of every pair of features
     noise_variance: Array  # σ²
-    eta: Array  # learning rate
+    eta: Array  # learning rate; may also be one number for all points
     speed: Array  # factor on eta if other coordinates than the scores are trained
-    target: Array
+    target: Array  # a loss, or an excess of the loss above the floor
     # Whether the targets are excesses above the floor, or losses.
     is_excess: bool
 
@@ -103,7 +103,7 @@ class Points(NamedTuple):
 
     @property
     def presence(self) -> Array:
-        """Probability that a prompt contains the query's feature."""
+        """Probability ``1 - (1 - 1/K)^N`` that a prompt has the query's feature."""
         return -np.expm1(self.N * np.log1p(-1.0 / self.K))
 
     @property
@@ -111,7 +111,7 @@ class Points(NamedTuple):
         """Whether t (loss - floor) tends to a known constant.
 
         A limit of 0 does not count. With noise the limit is 0: all scores stay finite,
-        and the excess falls faster than 1/t. With N = 1 the limit is 0, because the
+        and loss - floor falls faster than 1/t. With N = 1 the limit is 0, because the
         loss is constant.
         """
         return (self.noise_variance == 0) & (self.N > 1)
@@ -151,7 +151,8 @@ def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batc
         The state of each point at the end of its run, with ``doubts`` and ``columns``.
     """
     # A change of u by 1 changes the K x K scores by a matrix of squared length K - 1,
-    # so that a step of descent on the scores moves u by -rate/(K - 1) times the slope.
+    # so that a step of descent on the scores moves u by -rate/(K - 1) times the
+    # derivative of the loss.
     losses = TabulatedLosses(
         points.K,
         points.N,
@@ -179,8 +180,8 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
         # A simulation refuses an excess that is lost in the rounding of the floor.
         is_invisible = points.target < VISIBLE * floor
         doubts.add(Doubt.INVISIBLE_EXCESS, is_invisible)
-    is_at_floor = np.abs(target - floor) <= AT_FLOOR * floor
-    doubts.add(Doubt.TARGET_AT_FLOOR, is_at_floor)
+    is_target_at_floor = np.abs(target - floor) <= AT_FLOOR * floor
+    doubts.add(Doubt.TARGET_AT_FLOOR, is_target_at_floor)
     is_attainable = target > floor
     # A simulation with a target below the floor ends at a relative distance of
     # `FLOOR_RTOL` above the floor.
@@ -192,6 +193,7 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     def is_done(u: Array) -> Mask:
         return (losses.loss(u, index) <= threshold) | (u >= minimum)
 
+    # Bisection may end slightly beyond the minimum.
     goal = np.minimum(first_position(is_done, points.size), minimum)
     # The last panel of the tables is left free for positions beyond the goal, to which
     # the last step leads.
@@ -203,7 +205,8 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     goal = np.where(start_loss <= threshold, 0.0, goal)
 
     half = _half_position(points, losses, doubts)
-    # The rounding of the loss, divided by the slope: a distance in u
+    # The rounding of the loss, divided by the size of its slope, is a distance in u.
+    # The slope is negative, because the loss falls.
     blur = ROUNDING * threshold / -losses.slope(goal, index)
     return _Goals(
         floor=floor,
@@ -225,10 +228,10 @@ def _half_position(points: Points, losses: TabulatedLosses, doubts: Doubts) -> A
     index = np.arange(points.size)
     half_attention = 0.5 * points.presence
 
-    def attends(u: Array) -> Mask:
+    def is_half_reached(u: Array) -> Mask:
         return losses.attention(u, index) >= half_attention
 
-    half = first_position(attends, points.size)
+    half = first_position(is_half_reached, points.size)
     # Bisection finds positions above zero, so the start is compared separately.
     start_attention = losses.attention(np.zeros(points.size), index)
     difference = np.abs(start_attention - half_attention)
@@ -242,23 +245,23 @@ def _minimum(
 ) -> tuple[Array, Array]:
     """Positions of the minima of the losses, and their floors, (P,) each.
 
-    A point with noise gets a doubt if its minimum is at the start, or beyond the range
-    of the tables.
+    A point with noise gets a doubt if its minimum is beyond the range of the tables.
     """
     index = np.arange(points.size)
     is_noisy = points.noise_variance > 0
 
-    def rises(u: Array) -> Mask:
+    def loss_rises(u: Array) -> Mask:
         return losses.slope(u, index) >= 0
 
     # Without noise the loss falls for all u. The end of the tables, `LAST`, then stands
     # for infinity.
-    minimum = np.where(is_noisy, first_position(rises, points.size), LAST)
-    is_inside = (minimum > 0) & (minimum < LAST)
+    minimum = np.where(is_noisy, first_position(loss_rises, points.size), LAST)
+    is_inside = minimum < LAST
     doubts.add(Doubt.MINIMUM_OUT_OF_RANGE, is_noisy & ~is_inside)
 
     # Without noise the infimum is the loss of the prompts that lack the query's
-    # feature, ½ γ (1 - 1/K)^N q_0, see `ExchangeableRisk.floor`.
+    # feature, ½ γ (1 - 1/K)^N q_0, with q_0 of `ExchangeableRisk`. The ``absence`` is
+    # the probability (1 - 1/K)^N of these prompts.
     absence = np.exp(points.N * np.log1p(-1.0 / points.K))
     inverse = 1.0 / (points.K - 1.0)
     q_0 = 1.0 + inverse + (1.0 - inverse) / points.N
@@ -321,7 +324,8 @@ class _TailWatch:
         Steps that are counted by an integral are not observed one by one; ``fall`` says
         what is known of them. They follow the step ``counted_from``, which was
         observed. If a point is above its limit at any counted step, ``last_above`` is
-        the last such step: the one of ``fall``, or the last step of the run.
+        the last such step: ``fall.last_above`` or, if the run ends above its limit, the
+        last step of the run.
         """
         is_above = fall.is_above
         last_above_before = self.last_above[index]
@@ -364,15 +368,15 @@ class Batch:
         # The shortest step so far. It tells whether a simulation may call the run
         # settled.
         self.shortest_step = np.full(size, np.inf)
-        # The step at which the goal is reached, and the first step at which a query
-        # pays half of its attention to its own feature. Each is -1 until then.
+        # The last step, at the goal or at ``max_steps``, and the first step at which a
+        # query pays half of its attention to its own feature. Each is -1 until then.
         self.last = np.full(size, -1)
         self.attends = np.full(size, -1)
         self.tail = _TailWatch(points, losses, goals.floor, doubts)
         # Numbers of the points that still take steps one by one.
         self.active: Index = np.flatnonzero(doubts.none)
-        # The position from which the steps of a point are counted, whether it has
-        # been reached, and at which step.
+        # The position from which the steps of a point are counted, whether the point
+        # has reached it, and at which step.
         self.slow_from = _slow_from(losses, small)
         self.is_slow = np.zeros(size, dtype=bool)
         self.counted_from = np.zeros(size, dtype=np.int64)
@@ -401,6 +405,7 @@ class Batch:
 
         # The start u = 0 was compared in `_goals` and `_half_position`.
         has_moved = u > 0
+        # The rounding error of u, absolute for a small u and relative for a large one
         blur = BLUR * (1.0 + u)
         is_at_goal = np.abs(u - goal) <= blur + self.goals.blur[index]
         is_at_half = np.abs(u - half) <= blur
@@ -445,7 +450,10 @@ class Batch:
         self.active = index[is_in_range]
 
     def count_steps(self) -> None:
-        """Count the remaining steps of slow points, and move these to their ends."""
+        """Count the remaining steps of slow points, and move the points to their ends.
+
+        A slow point is one whose steps change slowly.
+        """
         index = np.flatnonzero(self.is_slow & self.doubts.none)
         if not index.size:
             return
@@ -471,7 +479,10 @@ class Batch:
         # Whether a point is still in Phase I when the count begins
         is_in_phase_1 = self.attends[index] < 0
         self.attends[index] = np.where(is_in_phase_1, attends, self.attends[index])
-        # Steps become shorter along the path, so the step at its end is the shortest.
+        # A run may settle only while its steps become shorter, and then the step at the
+        # end of the path is the shortest. (A run whose steps become longer moves at
+        # least about twice as far with each doubling of t, and does not settle: see
+        # `SETTLED_GROWTH` in `icl_theory.engine.stops`.)
         self.shortest_step[index] = np.minimum(
             self.shortest_step[index], self.losses.step(end.u, index)
         )
@@ -487,8 +498,8 @@ class Batch:
 
         # A simulation does not call a run settled if it moves by more than `SETTLED`
         # times the tolerance in each step. The factor 1.01 allows for rounding. The
-        # comparison is negated, so that NaN is doubted, too. A run of one step is not
-        # judged.
+        # comparison is negated, so that NaN is doubted, too. A run of at most one step
+        # is too short to be judged.
         may_settle = ~(self.shortest_step > 1.01 * SETTLED * TOLERANCE)
         doubts.add(Doubt.MAY_SETTLE, may_settle & (self.last > 1))
 
@@ -498,6 +509,7 @@ class Batch:
         loss = self.losses.loss(self.u, np.arange(self.points.size))
         is_below = loss <= self.goals.threshold
         doubts.add(Doubt.OVERSHOT, is_at_goal & ~is_below)
+        # Only the largest number of steps may end a run before its goal.
         doubts.add(Doubt.UNFINISHED, ~is_at_goal & (self.last < self.max_steps))
         self._doubt_unsaved_tails()
 
@@ -565,6 +577,8 @@ class Batch:
         end_of_phase_1 = np.where(self.attends < 0, last, self.attends)
         is_above_at_end = self.tail.last_above == last
         has_no_phase_3 = np.isinf(self.tail.limit) | is_above_at_end
+        # If a point was never above its limit, ``last_above`` + 1 is 0. Phase III then
+        # begins at the end of Phase I.
         end_of_phase_2 = np.where(has_no_phase_3, last, self.tail.last_above + 1)
         return _PhaseEnds(end_of_phase_1, np.maximum(end_of_phase_1, end_of_phase_2))
 
@@ -580,7 +594,10 @@ class Batch:
 
 
 class _PhaseEnds(NamedTuple):
-    """The steps at which phases end, (P,) each. They are equal if Phase II is empty."""
+    """The steps at which Phases I and II end, (P,) each.
+
+    They are equal if Phase II is empty.
+    """
 
     phase_1: Steps
     phase_2: Steps
@@ -601,7 +618,7 @@ def _slow_from(losses: TabulatedLosses, small: float) -> Array:
 class _Fall(NamedTuple):
     """How t (loss - floor) falls below its limit along a counted path, (n,) each."""
 
-    is_above: Mask  # whether it is above the limit anywhere along the path
+    is_above: Mask  # whether it is above the limit at any edge of the path
     is_above_at_goal: Mask
     # The first step above the limit, or a later one in the same part of the path;
     # meaningless for paths that are never above it.
@@ -658,8 +675,9 @@ class _CountedPath:
         elapsed = np.cumsum(within_parts.steps, axis=1)
         elapsed = np.concatenate([np.zeros((len(index), 1)), elapsed], axis=1)
         self.times = steps_before[:, None] + elapsed
-        # np.sum would add in an order that depends on the number of points, and a point
-        # must get the same bits in every batch. cumsum adds from left to right.
+        # The error of the number of steps along the whole path. np.sum would add in an
+        # order that depends on the number of points, and a point must get the same bits
+        # in every batch. cumsum adds from left to right.
         self.error = np.cumsum(within_parts.error, axis=1)[:, -1]
 
     def first_attending(self) -> Steps:
@@ -689,6 +707,7 @@ class _CountedPath:
         is_above_at_goal = is_above_at_edges[:, -1]
         falls = is_above & ~is_above_at_goal
 
+        # A change is -1 in a part in which a run falls below its limit.
         changes = np.diff(is_above_at_edges.astype(np.int8), axis=1)
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
@@ -700,7 +719,8 @@ class _CountedPath:
 
         # argmax finds the first True of the reversed edges, which is the last edge
         # above the limit. The run falls to its limit in the part that begins at this
-        # edge.
+        # edge. (A run that is above its limit at the goal, or at no edge, does not
+        # fall. The part that it gets is not used.)
         last_edge_above = self.parts - np.argmax(is_above_at_edges[:, ::-1], axis=1)
         part = np.minimum(last_edge_above, self.parts - 1)
         time = self._fall_time(part, over_limit, falls, limit)
@@ -772,7 +792,8 @@ class _CountedPath:
             # No point falls below its limit, so no result will be used.
             return StepCount(self.times[self.rows, part], self.error)
 
-        # Newton's method starts from the zero of the chord.
+        # Newton's method starts from the zero of the chord. A run that does not fall
+        # has no such zero. For this run a change of 1 avoids a division by zero.
         value_low = over_limit[self.rows, part]
         value_high = over_limit[self.rows, part + 1]
         change = np.where(falls, value_high - value_low, 1.0)

@@ -4,12 +4,13 @@
 their steps. `measured` computes the columns of the regression family for one run. If
 the run is exchangeable with N = ∞, both functions use the same formulas.
 
-A *point* is one problem of a sweep, with the Lipschitz constant L, the gap Δ between K
-features, the variogram γ = L²Δ²/2, the learning rate η and the target loss ε. The gap u
-is the difference between the score of the query's own feature and the other scores. A
-step of descent is u ← u + c a s², with the attention a on the query's own feature, the
-deficit s = 1 - a and the step constant c = η γ K/(K - 1)². The loss is ½ γ K/(K - 1)
-s². Phase I ends at the attention ½, and Phase III, the tail, begins at the deficit of
+A *point* is one problem of a sweep, with the Lipschitz constant L, the distance Δ
+between any two of K features, the variogram γ = L²Δ²/2, the learning rate η and the
+target loss ε. The gap u is the difference between the score of the query's own feature
+and the other scores. A step of descent is u ← u + c a s², with the attention a on the
+query's own feature, the deficit s = 1 - a and the step constant c = η γ K/(K - 1)². (In
+embedding coordinates η is multiplied by a ``speed``.) The loss is ½ γ K/(K - 1) s².
+Phase I ends at the attention ½, and Phase III, the tail, begins at the deficit of
 `tail_start`.
 """
 
@@ -47,14 +48,14 @@ from icl_theory.sweeps.grid import Values
 # Largest u for which the number of steps is bounded: the largest that `step_bounds`
 # takes.
 FARTHEST = 300.0
-# The counter of steps refuses the step constant 0. So this one replaces 0 and all
-# constants below it. With any of them, INT64_MAX steps move u by less than 1e-280.
+# The counter of steps refuses the step constant 0. So this constant replaces 0 and all
+# smaller ones. With any of them, INT64_MAX steps move u by less than 1e-280.
 SMALLEST_CONSTANT = 1e-300
 # For smaller step constants the columns of bounds are empty, because the bounds of a
 # constant that was replaced would be wrong. Any number above `SMALLEST_CONSTANT` would
 # do.
 SMALLEST_BOUNDED_CONSTANT = 1e-290
-# Smallest number of features for which `half_way`, the boundary L½, is defined.
+# Smallest number of features for which `half_way`, the column ``L_half``, is defined.
 FEWEST_HALF_WAY = 7
 
 
@@ -71,7 +72,7 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     points : SweepPoints
         P points with a target.
     """
-    # The field may be None, but `icl_theory.regression.batches.dispatch` passes only
+    # The target may be None, but `icl_theory.regression.batches.dispatch` passes only
     # points with a target. The assertion tells mypy.
     assert points.target is not None
     K = points.K
@@ -80,6 +81,7 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     tail_deficit = by_distinct_value(lambda value: tail_start(int(value)), K)
     runs, theory = _counted(family, points, descent, tail_deficit)
 
+    # INT64_MAX stands for a target that is never reached.
     is_reached = (runs.hit <= points.max_steps) & (runs.hit < INT64_MAX)
     # A count of steps may be too large by its error, so that a target with a count
     # above ``max_steps`` may still be reached.
@@ -181,8 +183,8 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
 def _boundaries(epsilon: Array, K: Array, tail_deficit: Array) -> Values:
     """Values of L between the regimes for Δ = 1, (P,) each.
 
-    They are `crossover`, `half_way` and the leading order of the crossover.
-    ``tail_deficit`` has the deficits at which Phase III begins.
+    They are the values of `crossover` and `half_way`, and the leading order of the
+    crossover. ``tail_deficit`` has the deficits at which Phase III begins.
     """
 
     # `half_way` at ε = Δ = 1, as a function of K; NaN if it is not defined
@@ -196,8 +198,8 @@ def _boundaries(epsilon: Array, K: Array, tail_deficit: Array) -> Values:
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail_deficit,
         # All boundaries are proportional to √ε.
         "L_half": np.sqrt(epsilon) * by_distinct_value(half_way_of_unit_target, K),
-        # At this L the tail takes as many steps, (K-1)/(4ηε), as learning to attend,
-        # K²/(ηγ).
+        # At this L the tail takes as many steps, (K-1)/(4ηε), as Phase I, K²/(ηγ), to
+        # leading order. Here γ = L²/2.
         "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
     }
 
@@ -232,7 +234,8 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     risk = run.risk
     limit = math.nan
     if risk is not None and DESCENT_OR_FLOW.applies(run):
-        # t (loss - resting loss) tends to this limit; None if it is not known.
+        # t (loss - resting loss) tends to this limit. It is None if it is not known, or
+        # is 0.
         known_limit = tail_limit(risk, run.eta)
         if known_limit is not None:
             limit = known_limit
@@ -244,6 +247,7 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
         "tail_constant": limit,
         "tail_ratio": int(run.t[-1]) * excess / limit,
     }
+    # ``theory`` is the scope of the theory, the training to which it applies.
     if not problem.theory.applies(run):
         return columns
     if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N):

@@ -1,8 +1,8 @@
 """Parameters of many points of a sweep as arrays, and constants of their descent.
 
 A *point* is one problem of a sweep. L is the Lipschitz constant of its tasks, Δ
-(``delta``) the gap between its K features, N the length of a prompt, and γ = (L Δ)²/2
-the variogram of the tasks.
+(``delta``) the distance between any two of its K features, N the number of tokens of a
+prompt, and γ = (L Δ)²/2 the variogram of the tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SweepPoints:
     delta: Array
     K: Array
     N: Array
-    noise: Array
+    noise: Array  # standard deviation of the label noise
     # One number or an array, or "auto".
     eta: Array | float | str
     # Target of the loss; None if there is no target.
@@ -93,8 +93,9 @@ class SweepPoints:
     @property
     def is_exchangeable(self) -> Mask:
         """Whether the task is named "exchangeable", and features are the default."""
-        is_task = np.equal(self.task, "exchangeable") & self.has_uniform_features
-        return np.broadcast_to(is_task, self.K.shape)
+        is_exchangeable = np.equal(self.task, "exchangeable")
+        is_exchangeable = is_exchangeable & self.has_uniform_features
+        return np.broadcast_to(is_exchangeable, self.K.shape)
 
     def descent(self) -> ExchangeableDescent:
         """Return learning rates and step constants of exchangeable descent, (P,) each.
@@ -109,6 +110,7 @@ class SweepPoints:
         is_embedded = np.broadcast_to(
             np.equal(self.coordinates, "embedding"), self.delta.shape
         )
+        # Only embedding coordinates limit Δ alone, and not just the product L Δ.
         is_delta_in_range = (self.delta > SMALLEST_GAP) & (self.delta < LARGEST_GAP)
         is_in_range &= ~is_embedded | is_delta_in_range
 
@@ -133,12 +135,12 @@ class SweepPoints:
 
 
 class ExchangeableDescent(NamedTuple):
-    """Descent of P exchangeable points, (P,) each."""
+    """Constants of the descent of P exchangeable points, (P,) each."""
 
     gamma: Array  # variogram, (L Δ)²/2
     speed: Array  # factor on η if other coordinates than the scores are trained
     eta: Any  # learning rate, an array or one number
-    step_constant: Array  # the constant c of `closed.abel`
+    step_constant: Array  # c = η γ K/(K-1)² times ``speed``
     is_in_range: Mask  # points out of range are refused by simulations
 
 

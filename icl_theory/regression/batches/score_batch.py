@@ -50,7 +50,7 @@ class Observation(NamedTuple):
 
 
 class ScoreBatch(Risk):
-    """Scores of points with the same K and N, (K, P K).
+    """The risk of P points with the same K and N, a function of their scores, (K, P K).
 
     The gradient of each column is multiplied by the learning rate of its point, so that
     descent with the rate 1 takes the steps of all points.
@@ -69,7 +69,7 @@ class ScoreBatch(Risk):
         self.count = len(risks)
         # The point and the query of each column, (P K,).
         self.point, self.query = np.divmod(np.arange(self.count * self.K), self.K)
-        self.probs = np.array([risk.features.probs for risk in risks])
+        self.probs = np.array([risk.features.probs for risk in risks])  # (P, K)
         self._query_probs = self.probs.ravel()  # p_k of each column
 
         # With infinite prompts, the loss of each point is a multiple of the first
@@ -88,6 +88,7 @@ class ScoreBatch(Risk):
         squared_errors = 2.0 * self._variograms + noise_variance[:, None, None]
         # From (P, feature, query) to a column for each point and query, (K, P K)
         self._squared_errors = squared_errors[self.point, :, self.query].T
+        # The probabilities of all features, again as columns, (K, P K)
         self._probs_of_column = self.probs[self.point].T
         self._noise_variance: Array | None = None
         if noise_variance.any():
@@ -108,8 +109,8 @@ class ScoreBatch(Risk):
 
     def columns_of(self, points: Index) -> Index:
         """Indices of the columns of some points, (n K,)."""
-        first = points[:, None] * self.K
-        return np.asarray((first + np.arange(self.K)).ravel())
+        first_column = points[:, None] * self.K
+        return np.asarray((first_column + np.arange(self.K)).ravel())
 
     def columns(self, scores: Array, which: Index) -> Columns:
         """Return the gradients, losses and attentions of some columns.
@@ -142,6 +143,7 @@ class ScoreBatch(Risk):
         # `moments` calls this function to write the products C z of some columns to
         # ``product``. The slice ``rows`` selects the values of one kind of token. There
         # is only one kind, whose values are the K features, so ``rows`` is not used.
+        # The index of a column is also the number that `at_nodes` gives to its query.
         def error_form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
@@ -229,5 +231,5 @@ def fit_together(
 
 
 def _largest_variogram(risk: PopulationRisk) -> float:
-    """Return the largest variogram of two features."""
+    """Return the largest entry of the variogram."""
     return float(risk._form.variogram.max())

@@ -4,16 +4,17 @@ A *point* is one problem of a sweep, with one run of descent. Its scores have K 
 one for each query, and no column affects another one. `score_batches` sorts the points
 into batches. The first steps of a batch are taken one by one. From then on every column
 advances by *strides* of many steps. In a stride the scores are polynomials in
-x = ln(1 + t). Each run has a *shadow*, a second, less accurate run whose distance from
-the first, times a *margin*, the estimated ratio of the error to this distance, is the
-estimated error. All runs are observed at times on a grid (`_follow`). Between two times
-of the grid, `_count` finds the first step at which a loss or an attention passes its
-level. A point is done if run, shadow and rounding leave only one integer for every
+x = ln(1 + t). Each run has a *shadow*, a second, less accurate run. The error of the
+run is estimated as its distance from the shadow times a *margin*, the estimated ratio
+of error and distance. All runs are observed at times on a grid (`_follow`). Between two
+times of the grid, `_count` finds the first step at which a loss or an attention passes
+its level. A point is done if run, shadow and rounding leave only one integer for every
 count. Every other point gets a `Doubt`, and is left to a simulation of its own.
 
 Phase I of a run ends when the query with the least attention pays half of its largest
-possible attention to its own feature. Phase III begins when t times the excess loss is
-close to its limit. Phase II lies between the two.
+possible attention to its own feature. Phase III begins when t (loss - rest), which
+tends to a limit, falls to `TAIL_RATIO` times this limit for good. Here the rest is the
+loss that the run tends to. Phase II lies between the two.
 
 In the shapes below, P is the number of points of a batch, n the number of some selected
 points, K the number of features and T the number of observed times. A time t is a real
@@ -89,9 +90,9 @@ APART = 3e-8
 # A count with a larger error, in steps, is not sure: the estimate of the error is of
 # first order, and is trusted only if it is small.
 MOST_ERROR = 0.1
-# The search for a zero ends after CROSSING_PASSES passes, or when a move in x = ln(1 +
-# t) is shorter than CROSSING_ROUNDING, some twenty roundings of the largest x, 21.
-# Usually fewer passes are enough for all digits.
+# The search for zeros ends after CROSSING_PASSES passes, or after a pass in which no
+# x = ln(1 + t) moves by more than CROSSING_ROUNDING, some twenty roundings of the
+# largest x, 21. Usually fewer passes are enough for all digits.
 CROSSING_PASSES = 30
 CROSSING_ROUNDING = 1e-13
 # Factor by which a run must stay away from the limits at which a simulation gives up.
@@ -137,7 +138,7 @@ class Course(NamedTuple):
 
     t: Array
     at: Summary  # fields (T, P); NaN at the times after a run has ended
-    strides: Strides  # they give run and shadow of all columns at times between rows
+    strides: Strides  # they give run and shadow of all columns between the rows
 
 
 class _Observations:
@@ -158,13 +159,13 @@ class _Observations:
 
         Return the summary of all points, (P,).
         """
-        rows = []
+        fields = []
         for values in summary:
-            row = np.full(self._batch.count, np.nan)
-            row[points] = values
-            rows.append(row)
+            field = np.full(self._batch.count, np.nan)
+            field[points] = values
+            fields.append(field)
         self._times.append(t)
-        self._summaries.append(Summary(*rows))
+        self._summaries.append(Summary(*fields))
         return self._summaries[-1]
 
     def table(self) -> tuple[Array, Summary]:
@@ -174,7 +175,7 @@ class _Observations:
 
 
 def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
-    """Follow all points to their targets, (P,), but at most to the time ``last``."""
+    """Follow all points to their targets, (P,), or past the time ``last``."""
     observations = _Observations(batch)
     rows, fitted = _take_single_steps(batch, observations)
     _times, at_single_steps = observations.table()
@@ -201,9 +202,10 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
         for x_of_grid in next_x.tolist():
             points = np.flatnonzero(active)
             summary = _summary_at(batch, strides, x_of_grid, points)
-            all_points = observations.add(math.expm1(x_of_grid), points, summary)
+            t_of_grid = math.expm1(x_of_grid)
+            summary_of_all = observations.add(t_of_grid, points, summary)
             # The loss of an inactive point is NaN, for which the comparison is false.
-            active &= ~(all_points.loss <= target)
+            active &= ~(summary_of_all.loss <= target)
         x = float(end)
     t, at = observations.table()
     return Course(t, at, strides)
@@ -215,7 +217,7 @@ def _take_single_steps(
     """Take the first `SINGLE` steps, and add each of them to ``observations``.
 
     Return the scores after them, one column of scores in each row, (P K, K), and the
-    scores at the steps `FITTED`.
+    scores at the steps `FITTED`, by step.
     """
     points = np.arange(batch.count)
     # The batch has columns of scores; strides need them as contiguous rows.
@@ -349,8 +351,8 @@ def _is_blurred(quantity: _Quantity) -> Mask:
     # single steps a cautious blur is compared with the quantity itself. ``blur`` is
     # `ROUNDING` times the terms of the quantity, and is raised to `BLUR` times the
     # terms: numbers that differ by less may differ by rounding alone.
-    generous_blur = BLUR / ROUNDING * quantity.blur
-    return _at_any_time(np.abs(at_single_steps) <= generous_blur)
+    cautious_blur = BLUR / ROUNDING * quantity.blur
+    return _at_any_time(np.abs(at_single_steps) <= cautious_blur)
 
 
 def _ends_below_zero(values: Array) -> Mask:
@@ -362,17 +364,19 @@ def _ends_below_zero(values: Array) -> Mask:
     last_row = np.isfinite(values).sum(axis=0) - 1
     last_value = values[last_row, np.arange(values.shape[1])]
     # Results of a run and of its shadow may differ by `APART`, so a value closer to
-    # zero is not clearly negative.
+    # zero is not clearly negative. `APART` is a relative distance, which suits a share,
+    # of order 1. (For a loss the comparison does not matter: a run that never passes
+    # its target is doubted in any case.)
     return np.asarray(last_value < -APART)
 
 
 def _crossing_time(
     batch: ScoreBatch, course: Course, quantity: _Quantity, row: Index, points: Index
 ) -> tuple[Array, Array]:
-    """Times at which n points pass zero, and the errors of these times, (n,) each.
+    """Times at which a quantity passes zero, and the errors of these times, (n,) each.
 
-    Point ``points[i]`` passes zero between the rows ``row[i] - 1`` and ``row[i]`` of
-    the course.
+    For the point ``points[i]`` it passes zero between the rows ``row[i] - 1`` and
+    ``row[i]`` of the course.
     """
     columns = batch.columns_of(points)
     t_low = course.t[row - 1]
@@ -384,6 +388,7 @@ def _crossing_time(
         # The K columns of a point share its x = ln(1 + t), (n,).
         return course.strides.at(np.repeat(x, batch.K), columns)
 
+    # The quantity at the scores ``rows``, (n K, K), of the runs or of their shadows
     def value(x: Array, rows: Array) -> Array:
         return quantity.value(np.expm1(x), batch.observation(rows, points), points)
 
@@ -421,8 +426,8 @@ def _lateness(
     """Return by how many steps n runs may be early or late, (n,).
 
     A step moves the scores of a point by -g, where g is η times the gradient. To first
-    order an error δ of the scores changes the loss by at most Σ |g| |δ| / η, and a step
-    lowers it by Σ g² / η. Their ratio is a number of steps.
+    order an error δ of the scores changes the loss by at most ``Σ abs(g) abs(δ) / η``,
+    and a step lowers the loss by ``Σ g² / η``. Their ratio is a number of steps.
 
     ``run`` and ``shadow`` are (n K, K), with one column of scores in each row.
     """
@@ -470,17 +475,19 @@ def crossing(
             secant = high - value_at_high * (high - low) / rise
             # A function that has reached its zero stays there, because its secant is
             # 0/0.
-            place = np.where(value_at_high == 0.0, high, secant)
-            value = function(place)
-            # If the zero is between ``high`` and ``place``, these two are the next
-            # ends. If it is still between ``low`` and ``place``, the value at ``low``
-            # is reduced, so that the next secant ends nearer to ``low``.
+            argument = np.where(value_at_high == 0.0, high, secant)
+            value = function(argument)
+            # The argument is the next ``high``. If the zero is between the old ``high``
+            # and the argument, the old ``high`` is the next ``low``, although it is the
+            # larger one. If the zero is still between ``low`` and the argument, the
+            # value at ``low`` is reduced, so that the next secant ends nearer to
+            # ``low``.
             is_crossed = value * value_at_high <= 0.0
             reduced = value_at_low * value_at_high / (value_at_high + value)
             low = np.where(is_crossed, high, low)
             value_at_low = np.where(is_crossed, value_at_high, reduced)
-        largest_move = np.abs(place - high).max()
-        high = place
+        largest_move = np.abs(argument - high).max()
+        high = argument
         value_at_high = value
         # A NaN stays NaN in all further passes, so that its moves would never count as
         # small. The negated comparison ends the loop if the largest move is NaN.
@@ -512,9 +519,9 @@ def score_batches(
         which the sweep knows that it must simulate the point.
     """
     groups = _groups(posed)
-    with Progress(words="", unit="runs") as shown:
+    with Progress(words="", unit="runs") as progress:
         for done, members in enumerate(groups):
-            shown.update(done, len(groups))
+            progress.update(done, len(groups))
             pairs = [posed[i] for i in members]
             problems, risks = zip(*pairs, strict=True)
             yield members, _columns(problems, risks, max_steps)
@@ -596,9 +603,9 @@ def _runs(
     """Follow the runs of P points to their targets, and note doubts about them."""
     # A run with a doubtful target is not followed. It gets the target ∞, and ends at
     # once because its loss is below this target.
-    followed = np.where(doubts.none, target, np.inf)
+    target_or_inf = np.where(doubts.none, target, np.inf)
     # One step more than allowed shows whether the target is reached too late.
-    course = _follow(batch, followed, last=min(max_steps + 1.0, MOST_COUNTED))
+    course = _follow(batch, target_or_inf, last=min(max_steps + 1.0, MOST_COUNTED))
     hit = _count(batch, course, _target_loss(course, target))
     # The comparison is negated, so that an unknown step, NaN, counts as late.
     is_late = ~(hit.steps <= max_steps)
@@ -658,7 +665,7 @@ def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
     def value(t: Array, observed: Observation, points: Index) -> Array:
         return batch.shares(observed.attention, points).min(axis=1) - 0.5
 
-    # A share is at most 1.
+    # A share is at most 1, and so its rounding error is at most `ROUNDING`.
     blur = np.full(batch.count, ROUNDING)
     return _Quantity(course.at.share - 0.5, value=value, blur=blur)
 
@@ -675,24 +682,26 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
     rises = is_before_end[1:] & (np.diff(loss, axis=0) >= 0.0)
     doubts.add(Doubt.NOT_MONOTONE, _at_any_time(rises))
 
-    # A simulation stops a run as settled if the scores move by less than `SETTLED`
-    # times the tolerance while the number of steps doubles. If steps become shorter,
-    # the scores move in t further steps by at most t times the present move. Single
-    # steps are too early to be judged.
-    move_until_double = course.at.move * (1.0 + t)
-    is_short = move_until_double < CAUTION * SETTLED * TOLERANCE
+    # A simulation stops a run as settled if the scores have moved by less than
+    # `SETTLED` times the tolerance since half of the present number of steps, t. If
+    # steps become shorter, the scores have since moved by at least t/2 times the
+    # present move. This is enough if t times the move is `CAUTION`, which is 2, times
+    # the limit. (1 + t is nearly t.) Single steps are too early to be judged.
+    move_times_t = course.at.move * (1.0 + t)
+    is_short = move_times_t < CAUTION * SETTLED * TOLERANCE
     may_settle = is_before_end & (t > SINGLE) & is_short
     doubts.add(Doubt.MAY_SETTLE, _at_any_time(may_settle))
 
     # A simulation stops a run as stalled if the loss falls by less than
-    # `STALL_FRACTION` of itself while the number of steps grows tenfold. The decrease
-    # is taken over one row of the grid less than such a decade has. It is then smaller,
-    # and more runs are doubted, which is cautious. Runs are judged from the step
-    # `STALL_AFTER` on, and even a decade before this step all rows are on the grid.
-    decade = round(math.log(10.0) / GRID) - 1
-    decrease = loss[:-decade] - loss[decade:]
-    is_small = decrease < STALL_FRACTION * CAUTION * loss[decade:]
-    is_watched = is_before_end[decade:] & (t[decade:] > STALL_AFTER / CAUTION)
+    # `STALL_FRACTION` of itself while the number of steps grows tenfold, by ln 10 = 2.3
+    # in x = ln(1 + t). The decrease is taken over 11 rows of the grid, 2.2 in x. It is
+    # then smaller, and more runs are doubted, which is cautious. Runs are judged from
+    # the step `STALL_AFTER` on, and even a decade before this step all rows are on the
+    # grid.
+    span = round(math.log(10.0) / GRID) - 1
+    decrease = loss[:-span] - loss[span:]
+    is_small = decrease < STALL_FRACTION * CAUTION * loss[span:]
+    is_watched = is_before_end[span:] & (t[span:] > STALL_AFTER / CAUTION)
     doubts.add(Doubt.MAY_STALL, _at_any_time(is_watched & is_small))
 
 
@@ -771,12 +780,12 @@ def _tails(risks: Sequence[PopulationRisk], eta: Array, floor: Array) -> _Tails:
     """Return the tail law of each risk at its learning rate, and with its floor."""
     rests = []
     constants = []
-    for risk, rate, lowest in zip(risks, eta, floor.tolist(), strict=True):
+    for risk, rate, risk_floor in zip(risks, eta, floor.tolist(), strict=True):
         constant = tail_limit(risk, rate)
         # None if no law is known, or if the loss falls faster than 1/t.
         if constant is None:
             constant = math.nan
-        rests.append(resting_loss(risk, lowest))
+        rests.append(resting_loss(risk, risk_floor))
         constants.append(constant)
     return _Tails(np.array(rests), np.array(constants))
 
@@ -810,7 +819,8 @@ def _tail_fall(
     slack_on_grid = threshold - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)
     last_rise = _last_rise(is_above)
-    # Where the quantity is zero, its term t loss equals the threshold plus t rest.
+    # Where the quantity is zero, its term t loss equals the threshold plus t rest. The
+    # largest t is ``last``.
     blur = ROUNDING * (threshold + last * tail.rest)
     quantity = _Quantity(slack_on_grid, value=slack, blur=blur)
     at_last = last * (loss_at_last - tail.rest)
@@ -839,6 +849,7 @@ def _doubt_tail(
     # simulation looks for the fall after the last saved step above the threshold, so it
     # must save a step between the last rise and the fall.
     schedule = saved_steps(max_steps, batch.K**2)
+    # The last step above the threshold is the one before the fall.
     last_above = np.minimum(fall.counted.steps - 1.0, last)
     n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")
     n_saved_before_rise = np.searchsorted(schedule, course.t[fall.last_rise])
@@ -863,11 +874,12 @@ def _end_of_phase_2(
     """Step at which Phase II ends and Phase III begins, (P,).
 
     From this step on, t (loss - rest) is at most its threshold. The step is at least
-    the end of Phase I, and at most the last step.
+    the end of Phase I, and at most the last step. Without a Phase III it is the last
+    step.
     """
     # If a run is never above the threshold, Phase II is empty, and ends where Phase I
-    # ends. A run that ends above the threshold, or has no threshold (NaN), has no Phase
-    # III.
+    # ends: the maximum below replaces the 0. A run that ends above the threshold, or
+    # has no threshold (NaN), has no Phase III.
     threshold = tail.phase_3_threshold
     end = np.where(fall.falls, fall.counted.steps, 0.0)
     end = np.where((fall.at_last > threshold) | np.isnan(threshold), np.inf, end)
@@ -877,8 +889,8 @@ def _end_of_phase_2(
 def _last_rise(is_above: Mask) -> Index:
     """Row of the last change from False to True in each column of a mask, (P,).
 
-    A column that begins with True changes in row 0. Without a change the row has no
-    meaning.
+    The mask is (T, P). A column that begins with True changes in row 0. Without a
+    change the row has no meaning.
     """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]
@@ -894,7 +906,9 @@ def _may_touch_zero(values: Array) -> Mask:
     second difference is used, a margin of 8, because the curves are not parabolas.
     """
     middle = values[1:-1]
-    rise = middle - values[:-2]
-    fall = middle - values[2:]
-    is_extremum = rise * fall >= 0.0
-    return np.asarray(is_extremum & (np.abs(middle) <= np.abs(rise + fall)))
+    above_previous = middle - values[:-2]
+    above_next = middle - values[2:]
+    is_extremum = above_previous * above_next >= 0.0
+    # The second difference is minus this sum.
+    second_difference = np.abs(above_previous + above_next)
+    return np.asarray(is_extremum & (np.abs(middle) <= second_difference))

@@ -66,8 +66,9 @@ def table(K: int, N: int) -> Array:
     # Chebyshev's nodes of a panel
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     middles = WIDTH * (np.arange(PANELS) + 0.5)
-    u = middles + 0.5 * WIDTH * nodes[:, None]
-    # `Averages` maps w = e^-u to A, A', B, B' and the attention, in this order.
+    u = middles + 0.5 * WIDTH * nodes[:, None]  # (node, panel)
+    # `Averages` maps w = e^-u to A, A', B, B' and the attention, in this order. It
+    # needs w with a last axis of length 1, along which it averages.
     averages = Averages(K, N)
     # The axes are at first (node, function, panel), and then (function, node, panel).
     values_at_nodes = np.array([averages(w[:, None]) for w in np.exp(-u)])
@@ -95,6 +96,7 @@ class TabulatedLosses:
     """Losses ``γ A(u) + σ² B(u)`` and steps ``-c (γ A'(u) + σ² B'(u))`` of P points.
 
     A step is the move of u in one step of descent, with a constant c for each point.
+    The functions A and B belong to the K and N of the point.
 
     The methods take positions u, and an array ``index`` with the number of the point
     that each position belongs to.
@@ -121,6 +123,7 @@ class TabulatedLosses:
         tables = [table(int(K), int(N)) for K, N in pairs.T]
         # The panels of all tables stand side by side: (5, DEGREE + 1, tables * PANELS).
         self._coefficients = np.concatenate(tables, axis=2)
+        # The index of each point's table, and of the first panel of this table, (P,)
         self._table = np.ravel(table_of_point)
         self._first_panel = self._table * PANELS
         self.gamma = gamma
@@ -160,7 +163,7 @@ class TabulatedLosses:
         u_over_width = u / WIDTH
         # The end of the last panel, u = LAST, belongs to this panel.
         panel = np.minimum(u_over_width.astype(np.intp), PANELS - 1)
-        # from -1 to 1 on the panel
+        # x runs from -1 to 1 on the panel.
         x = 2.0 * (u_over_width - panel) - 1.0
         column = self._first_panel[index] + panel
         coefficients = self._coefficients[row]
@@ -187,7 +190,7 @@ class TabulatedLosses:
         return self.step_factor[:, None] * curvature
 
     def _largest_derivative(self, row: int) -> Array:
-        """Bound on the derivative of a tabulated function, from each panel on.
+        """Bound on the size of a tabulated function's derivative, from each panel on.
 
         ``row`` is the row of the function in a table. The result is (P, PANELS).
         """
@@ -204,7 +207,7 @@ class TabulatedLosses:
         """Velocity v(u) of the flow that moves u by one step in a unit of time.
 
         The operator v d/du is the logarithm of the shift by one step. So v = Δu - Δ²u/2
-        + Δ³u/3 - ..., with the differences of the iterates that follow u.
+        + Δ³u/3 - ..., with the differences Δ between the iterates from u on.
         """
         steps = []
         for _ in range(TERMS):
@@ -231,7 +234,7 @@ class TabulatedLosses:
         Parameters
         ----------
         start, end : ndarray, (n,) or (n, parts)
-            Positions.
+            Positions. A row may have several parts of one path.
         index : ndarray, (n,)
             The point of each row.
         """
@@ -259,6 +262,7 @@ class TabulatedLosses:
         x, weight = np.polynomial.legendre.leggauss(nodes)
         half_length = 0.5 * (end - start)[..., None]
         u = start[..., None] + half_length * (x + 1.0)
+        # Row i of u has the nodes of all parts, which belong to the point ``index[i]``.
         index_of_node = np.repeat(index, u.size // index.size)
         velocity = self.velocity(u.ravel(), index_of_node)
         weighted = half_length * weight / velocity.value.reshape(u.shape)
@@ -270,7 +274,7 @@ def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Ar
     """Least position u from which a condition holds, or `LAST` if it holds nowhere.
 
     It is found by bisection for P points at once. A condition that holds at some u must
-    hold for all larger u, too.
+    hold for all larger u, too. The result is above 0 even if the condition holds at 0.
 
     Parameters
     ----------

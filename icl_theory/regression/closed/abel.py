@@ -98,6 +98,7 @@ class StepCounter:
         self.shape = features.shape
         self.K = features.ravel()
         self.c = constants.ravel()
+        # The index of each point, in the shape of the arguments.
         self._point = np.arange(self.K.size).reshape(self.shape)
         # Steps that no longer move u divide by zero, and long ones overflow. Infinite
         # and NaN results are replaced, or belong to steps that are never reached.
@@ -116,8 +117,8 @@ class StepCounter:
             self._single = SingleSteps.of(self.K, self.c, self._head_end)
             # The gap, attention and deficit where the tail begins, and the series of A
             # there.
-            tail_start = self._start_of_tail()
-            self._tail = Place.of(tail_start, self.K)
+            start_of_tail = self._start_of_tail()
+            self._tail = Place.of(start_of_tail, self.K)
             self._tail_series = series(self.c, self._tail.s, form="s")
             # The rounding errors of u after the single steps, as numbers of steps: one
             # step moves u by c times the growth g there.
@@ -128,7 +129,7 @@ class StepCounter:
         # A tail is frozen if 2^63 more steps, none longer than the first, would not
         # move u in float64.
         moved_at_most = first_step * INT64_MAX
-        self._frozen = moved_at_most <= ROUNDING * np.maximum(tail_start, 1.0)
+        self._frozen = moved_at_most <= ROUNDING * np.maximum(start_of_tail, 1.0)
 
     def position(self, n: int | Steps) -> Array:
         """The iterate u after ``n`` steps; n broadcasts against the points."""
@@ -198,7 +199,7 @@ class StepCounter:
         """Return u after the last single step, where the tail begins."""
         single = self._single
         u = self._head_end.copy()
-        # A point without single steps has the column -1.
+        # A point with the column -1 has no single steps.
         if single.iterates.size:
             chosen = selection(single.column >= 0)
             u[chosen] = single.at(single.taken[chosen], single.column[chosen])
@@ -254,15 +255,16 @@ class StepCounter:
     def count(self, goal: Array, points: Selection = slice(None)) -> Count:
         """Count the steps of n points to their goals, without the checks of `steps_to`.
 
-        ``goal`` is u at the goal of each point, (n,).
+        ``goal`` is u at the goal of each point, (n,), and ``points`` selects the
+        points, by default all.
         """
         # `_count_single` and `_count_form` write the counts of some points into this.
         counting = _Counting(goal.size)
         is_tail = goal > self._tail.u[points]
         # A goal of 0 or less is reached at the start, and its count stays 0.
         is_ahead = (goal > 0) & ~is_tail
+        # A point without a head has 0 as the end of its head, and so no goal in it.
         is_head = is_ahead & (goal <= self._head_end[points])
-        is_head &= self._head_steps[points] > 0
         reached_by_single_steps = selection(is_ahead & ~is_head)
         self._count_single(counting, goal, points, reached_by_single_steps)
         if is_head.any():
@@ -285,6 +287,8 @@ class StepCounter:
             return
         single = self._single
         column = single.column[chosen_points]
+        # The first iterate is the start of the single steps. So the number of steps to
+        # the goal is the number of iterates below it.
         n_below = single.count_below(column, goal)
         counting.offset[chosen] = self._head_steps[chosen_points] + n_below
         # An iterate that equals the goal up to rounding may lie on either side of it.
@@ -379,7 +383,7 @@ class _Counting:
     def result(self, single: Selection) -> Count:
         """Return the counts; this changes ``real``.
 
-        The steps of the points ``single`` were taken one by one, so that their counts
+        The points ``single`` reach their goals by single steps, so that their counts
         are whole numbers, and ``real`` is zero. Their error is the distance from the
         earliest to the latest possible step.
         """

@@ -51,7 +51,10 @@ Selection = NDArray[np.intp] | slice
 
 
 def leading(c: Array, begin: Place, end: Place) -> Array:
-    """``A(u2) - A(u1)`` without the polynomials: flow time over c, and ½ ln(g2/g1)."""
+    """``A(u2) - A(u1)`` without the polynomials: flow time over c, and ½ ln(g2/g1).
+
+    Here u1 is the gap at ``begin``, and u2 the gap at ``end``.
+    """
     u_difference = begin.u - end.u
     # ½ ln(g2/g1) = u1 - u2 - 3/2 ln((1 + w2)/(1 + w1)), because g = a s² = w²/(1 + w)³.
     # The flow takes the time F(a2) - F(a1), the negative of `flow_back`.
@@ -63,7 +66,7 @@ def leading(c: Array, begin: Place, end: Place) -> Array:
 
 
 def slope(c: Array, end: Place) -> Array:
-    """Derivative of `leading` with respect to u2: ``1/(c g) + ½ (s - 2a)``."""
+    """Derivative of `leading` with respect to u2, at ``end``: 1/(c g) + ½ (s - 2a)."""
     return 1.0 / end.step(c) + 0.5 * (end.s - 2.0 * end.a)  # type: ignore[no-any-return]
 
 
@@ -196,7 +199,7 @@ class _LeadingInversion:
         self.high = np.where(is_above, u, self.high)
         change = self._change(place, count)
         next_u = u + change
-        # Newton's method may leave the bounds. Then they are bisected.
+        # Newton's method may leave the bounds. The next u is then halfway between them.
         is_inside = (next_u >= self.low) & (next_u <= self.high)
         if not is_inside.all():
             bisected = 0.5 * (self.low + self.high)
@@ -218,6 +221,7 @@ class _LeadingInversion:
         is_before_peak = place.a <= PEAK
         # In the tail, a count that is wrong by more than half of the steps is corrected
         # by the logarithm below. For a smaller error Newton's method in u is enough.
+        # (The error of the count is the product of the change and the slope.)
         is_far_in_tail = np.abs(change * count_slope) > 0.5 * steps
         is_far_in_tail &= ~is_before_peak
         # At small a the count is nearly linear in 1/a = 1 + w, where w ~ e^-u. Newton's
@@ -227,7 +231,7 @@ class _LeadingInversion:
             share = np.minimum(change[chosen], LARGEST_SHARE)
             change[chosen] = -np.log1p(-share)
         # In the tail the count is nearly exponential in u, so its logarithm is nearly
-        # linear.
+        # linear. Newton's method then solves ln(count) = ln(steps).
         if is_far_in_tail.any():
             chosen = selection(is_far_in_tail)
             ratio = steps[chosen] / count[chosen]
@@ -286,11 +290,11 @@ def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
 
 
 def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
-    """Return the least of three estimates of u from above.
+    """Return the least of three upper estimates of u.
 
-    The first two are bounds for gradient flow, which raises F from u1 on by c times the
-    number of steps. Small steps lead farther than the flow by far less than 1. The
-    third estimate holds beyond the peak of g only.
+    The first two are bounds for gradient flow, which raises F from u1 on by the time, c
+    times the number of steps. Small steps lead farther than the flow by far less than
+    1. The third estimate holds beyond the peak of g only.
     """
     u1, _w, a, s = begin
     time = c * steps

@@ -19,7 +19,7 @@ from icl_theory._validate import MOST_FEATURES, Array, argument_error, integer, 
 
 
 def attention_pair(u: float, K: int) -> tuple[float, float]:
-    """Return ``a`` and ``1 - a``, both to full relative accuracy for every u."""
+    """Return ``a`` and ``1 - a`` at the gap u, both to full relative accuracy."""
     if u >= 0:
         w = (K - 1.0) * math.exp(-u)
         return 1.0 / (1.0 + w), w / (1.0 + w)
@@ -35,6 +35,7 @@ def loss_curve(u: Array, gamma: float | Array, K: float | Array) -> tuple[Array,
     """
     w = (K - 1.0) * np.exp(-u)
     s = w / (1.0 + w)
+    # `ExchangeableRisk.evaluate` multiplies the factors of the loss in the same order.
     return 0.5 * (gamma * s * (K / (K - 1.0))) * s, 1.0 / (1.0 + w)
 
 
@@ -82,7 +83,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, u: Any, K: Any) -> Self:
-        """Return the place of u among K features."""
+        """Return the place of the gap u for K features."""
         return cls.weighted(u, (K - 1.0) * np.exp(-u))
 
     @classmethod
@@ -125,6 +126,7 @@ def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
 
 def flow_to(deficit: float, K: int) -> float:
     """Flow time ``F(1 - s) - F(1/K)`` to an attention deficit s, in units of 1/c."""
+    # The gap at this deficit, ln((K - 1) (1 - s)/s)
     u = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
     return float(flow_difference(np.zeros(()), np.asarray(u), K))
 

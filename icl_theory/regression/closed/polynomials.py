@@ -59,7 +59,10 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
 
 class _Order(NamedTuple):
-    """Derivatives of one A_k, times a denominator; D^i A_k stands at index i - 1."""
+    """Derivatives of one A_k, times a denominator; D^i A_k stands at index i - 1.
+
+    For A_{-1} = F they are g D^i F, because the D^i F are not polynomials.
+    """
 
     derivatives: list[Coefficients]
     denominator: int
@@ -80,8 +83,7 @@ def _abel_polynomials() -> list[_Fraction]:
 
     # D ln g = s - 2a = 1 - 3a, which is twice D A_0 with A_0 = ½ ln g.
     log_slope = _whole(1, -3)
-    # A_k stands at index k + 1: A_{-1} = F, A_0, and then A_j = P_j. The derivatives of
-    # F are not polynomials, but their products with g are.
+    # A_k stands at index k + 1: A_{-1} = F, A_0, and then A_j = P_j.
     orders = [
         _Order(_flow_derivatives(log_slope), 1),
         _Order(_derivatives(log_slope), 2),
@@ -128,7 +130,8 @@ def _integrated(slope: Coefficients) -> _Fraction:
     shared = math.lcm(*range(1, len(slope)))
     polynomial = [0]
     # The slope has the factor a (1 - a). Division by a drops its constant term, which
-    # is 0. Division by 1 - a sums the coefficients, and their total is 0.
+    # is 0. Division by 1 - a turns coefficients into their partial sums. The last
+    # coefficient is left out, because the last sum, the total, is 0.
     quotient = 0
     for power, coefficient in enumerate(slope[1:-1], start=1):
         quotient += coefficient
@@ -177,7 +180,10 @@ def _reflected(polynomial: list[int]) -> list[int]:
 
 
 def _quotients(form: str, lowest: int) -> tuple[tuple[float, ...], ...]:
-    """Return ``Q_j = P_j / x^(lowest j)`` for all j, highest power first."""
+    """Return ``Q_j = P_j / x^(lowest j)``, highest power first, with x = a or x = s.
+
+    There is one Q_j for each j.
+    """
     quotients = []
     for j, polynomial in enumerate(abel_polynomials(form), start=1):
         # P_j has no powers below x^(lowest j): the last coefficients are zero.

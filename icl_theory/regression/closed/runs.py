@@ -35,7 +35,7 @@ class ClosedRuns(NamedTuple):
     # Estimated absolute error of ``hit``. It is below 1 only if rounding allows a
     # single integer.
     error: Array
-    # The last step: ``hit``, or the largest number of steps.
+    # The last step: ``hit``, or the largest number of steps if that is smaller.
     last: Steps
     attends: Steps  # end of Phase I, at most ``last``
     tails: Steps  # end of Phase II, at most ``last``
@@ -56,6 +56,8 @@ class CountedRuns(NamedTuple):
     # T₁, the first step with attention >= ½, but at most the last step of the run
     attends: Steps
     steps: Steps  # the first step with loss <= ε; INT64_MAX if the run has none
+    # Whether descent acts on the scores, and not on the matrix Q of embedding
+    # coordinates
     in_class_coordinates: NDArray[np.bool_] | bool = True
 
 
@@ -123,7 +125,8 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
     hit = np.where(is_above, count.steps, 0)
     error = np.where(is_above, count.error, 0.0)
 
-    # If rounding allows several counts, the loss itself decides between them.
+    # If rounding allows several counts, the loss itself decides between them, unless
+    # the latest one is INT64_MAX, which stands for never.
     is_unsure = is_above & (count.earliest != count.latest)
     unsure = np.flatnonzero(is_unsure & (count.latest < INT64_MAX))
     if unsure.size:
@@ -135,7 +138,8 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
             low=count.earliest[unsure] - 1,
             high=count.latest[unsure],
         )
-    # If step 0 has the loss epsilon up to some roundings, the first step may be 0 or 1.
+    # If step 0 has the loss epsilon up to some roundings, the first hit may be step 0
+    # or step 1.
     is_at_start = np.abs(start - epsilon) <= 4.0 * ROUNDING * start
     error[is_at_start] = 1.0
     return _Hits(hit, error)
@@ -155,8 +159,8 @@ def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
         log_ratio_if_far = np.log(epsilon) - np.log(start)
         is_close = epsilon > 0.5 * start
         change = 0.5 * np.where(is_close, log_ratio_if_close, log_ratio_if_far)
-        # u = ln((K - 1) a/s), with s = (1 - 1/K) e^change. So the quotient is
-        # (1 - (K - 1)(e^change - 1))/e^change.
+        # u = ln((K - 1) a/s), with s = (1 - 1/K) e^change and a = 1 - s. So (K - 1) a/s
+        # is (1 - (K - 1)(e^change - 1))/e^change.
         return np.asarray(np.log1p(-(K - 1.0) * np.expm1(change)) - change)
 
 

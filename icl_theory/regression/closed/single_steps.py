@@ -1,11 +1,13 @@
 """The steps of the exchangeable map between head and tail, which are taken one by one.
 
-A step is u ← u + c g(u) with g = a s². Here u is the gap between the score of the
-query's own feature, one of K, and the other scores. The attention on this feature is
-a = 1/(1 + w) with w = (K − 1)e^{−u}, and s = 1 − a. Head and tail are the many small
-steps at the beginning and at the end. Between them, c g is too large for the expansion
-of the Abel function (`icl_theory.regression.closed.abel`). A few dozen steps lead from
-head to tail, and all iterates u are kept.
+A step is u ← u + c g(u) with g = a s² and a constant c. Here u is the gap between the
+score of the query's own feature, one of K, and the other scores. The attention on this
+feature is a = 1/(1 + w) with w = (K − 1)e^{−u}, and s = 1 − a. Head and tail are the
+many small steps at the beginning and at the end. Between them, c g is too large for the
+expansion of the Abel function (`icl_theory.regression.closed.abel`). A few dozen steps
+lead from head to tail, and all iterates u are kept.
+
+A *point* is one pair of K and c. In the shapes below, P is the number of points.
 """
 
 from __future__ import annotations
@@ -21,20 +23,22 @@ from icl_theory.regression.closed.flow import Place
 
 # Longest step c g of head and tail. For steps up to this length, the expansion with six
 # polynomials has an error below 1e-9 steps. With a smaller limit the error is smaller,
-# but more steps are single.
+# but more steps are taken one by one.
 SMALL_STEP = 1.0 / 32.0
 # Largest value of g = a s², at the attention PEAK.
 LARGEST_GROWTH = 4.0 / 27.0
 
 
 class SingleSteps(NamedTuple):
-    """Single steps of P points."""
+    """Single steps of P points, and the iterates u on their way."""
 
-    # Iterates u: a row for each number of steps from 0 on, a column for each point with
-    # single steps. After the last step of a point its column holds further values that
-    # are not smaller, or infinity, so that the values of a column never decrease.
+    # Iterates u: a row for each number of steps from 0 on, and a column for each point
+    # with long steps (see `has_long_steps`). After the last single step of a point its
+    # column holds further values that are not smaller, or infinity, so that the values
+    # of a column never decrease.
     iterates: Array
-    # The column of each point, or -1 if it has no single steps, (P,).
+    # The column of each point, (P,). It is -1 for a point without long steps, except
+    # that a single point always has the column 0.
     column: NDArray[np.intp]
     taken: NDArray[np.int64]  # numbers of single steps, (P,)
     error: Array  # rounding error of u at the last step, (P,)
@@ -42,7 +46,7 @@ class SingleSteps(NamedTuple):
 
     @classmethod
     def of(cls, K: Array, c: Array, u: Array) -> SingleSteps:
-        """Take the single steps of P points from u on."""
+        """Take the single steps of P points from u on; K, c and u are (P,)."""
         if K.size == 1:
             return _steps_of_one(K[0], c[0], u[0])
         return _steps_of_many(K, c, u)
@@ -54,9 +58,10 @@ class SingleSteps(NamedTuple):
         return np.asarray(self.iterates.take(index))
 
     def count_below(self, column: NDArray[np.intp], goal: Array) -> NDArray[np.int64]:
-        """Count the iterates of a column that are below its goal.
+        """Count, for each goal, the iterates in its column that are below it.
 
-        Iterates do not fall along a column, and the last one is not below the goal.
+        ``column`` and ``goal`` are (n,). Iterates do not fall along a column, and the
+        last one is not below the goal.
         """
         # With one point there is one column, for which NumPy's bisection is faster.
         if self.column.size == 1:
@@ -66,6 +71,9 @@ class SingleSteps(NamedTuple):
         count = np.zeros(goal.size, dtype=np.int64)
         rows = len(self.iterates)
         for power in reversed(range(rows.bit_length())):
+            # The digit is 1 if the first count + 2^power iterates are below the goal.
+            # It is enough to test the last of them, in this row. If there are not so
+            # many rows, the last row is tested, which is not below the goal.
             row = np.minimum(count + (2**power - 1), rows - 1)
             is_below = self.at(row, column) < goal
             count += is_below * 2**power
@@ -73,28 +81,32 @@ class SingleSteps(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A step from u. The fields are numbers for one point, or arrays."""
+    """One step of each of n points, (n,) each."""
 
-    length: Any  # c g(u)
-    is_single: Any  # whether it is a single step, and not a step of the tail
-    error: Any  # rounding error of u after the step
+    length: Array  # c g(u)
+    is_single: NDArray[np.bool_]  # whether it is a single step, not one of the tail
+    error: Array  # rounding error of u after the step
 
 
 def has_long_steps(c: Any) -> Any:
-    """Whether some step is longer than SMALL_STEP."""
+    """Whether the step at the peak of g, the longest, is longer than SMALL_STEP.
+
+    c is a number or an array.
+    """
     return c * LARGEST_GROWTH > SMALL_STEP
 
 
-def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
-    """Return the step from u, with w = (K - 1) exp(-u) and the error of u."""
+def _step(w: Array, c: Array, u: Array, error: Array) -> _Step:
+    """Return the step from u, with w = (K - 1) exp(-u) and the ``error`` of u."""
     place = Place.weighted(u, w)
     length = place.step(c)
-    # The tail begins beyond the peak.
+    # The head ends a little before its steps become long. So a short step belongs to
+    # the tail only if it is beyond the peak of g.
     is_single = (length > SMALL_STEP) | (place.a < PEAK)
     # The map multiplies errors by 1 + c g'(u), with g' = g (s - 2a). The sum u + length
     # is rounded, and so are the about five operations that give the length.
-    enlarged = error * abs(1.0 + length * (place.s - 2.0 * place.a))
-    return _Step(length, is_single, enlarged + ROUNDING * (u + 5.0 * length))
+    propagated = error * abs(1.0 + length * (place.s - 2.0 * place.a))
+    return _Step(length, is_single, propagated + ROUNDING * (u + 5.0 * length))
 
 
 def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
@@ -120,8 +132,8 @@ def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
         length = c * a * s * s
         is_single = length > SMALL_STEP or a < PEAK
         if is_single:
-            enlarged = error * abs(1.0 + length * (s - 2.0 * a))
-            error = enlarged + ROUNDING * (u + 5.0 * length)
+            propagated = error * abs(1.0 + length * (s - 2.0 * a))
+            error = propagated + ROUNDING * (u + 5.0 * length)
             largest_error = max(largest_error, error)
             u = u + length
             path.append(u)
@@ -135,7 +147,7 @@ def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
 
 
 def _steps_of_many(K: Array, c: Array, u: Array) -> SingleSteps:
-    """Take the steps of several points in whole arrays."""
+    """Take the steps of P points, all points in each operation."""
     # u is rounded at the start, too.
     error = ROUNDING * u
     steps = SingleSteps(
@@ -145,6 +157,7 @@ def _steps_of_many(K: Array, c: Array, u: Array) -> SingleSteps:
         error=error,
         blur=error.copy(),
     )
+    # Without long steps the whole run of a point is a tail.
     points = np.flatnonzero(has_long_steps(c))
     if not points.size:
         return steps
@@ -161,8 +174,11 @@ class _Walk:
 
     The arrays hold all points that still move, and some points that have ended, whose
     further iterates do not matter. Points that have ended are dropped once they are
-    more than a fifth of all (`is_few`). When a point ends, its number of steps and its
-    errors are written to ``steps``.
+    more than a fifth of the points in the arrays (`is_few`). When a point ends, its
+    number of steps and its errors are written to ``steps``.
+
+    ``points`` are the indices of the points in ``steps``. ``K``, ``c`` and ``u`` have
+    an entry for each of these points.
     """
 
     def __init__(
@@ -183,7 +199,8 @@ class _Walk:
         self.largest_error = self.error
         self.is_active = np.ones(points.size, dtype=bool)
         self.n_active = points.size
-        # For each step, the columns of the points and their iterates.
+        # For each number of steps from 0 on, the columns of the points and their
+        # iterates.
         self.rows = [(self.column, u)]
 
     def to_the_end(self) -> None:
@@ -219,7 +236,10 @@ class _Walk:
         return True
 
     def _end(self, stopping: NDArray[np.intp]) -> None:
-        """Record the number of steps and the errors of points that stop."""
+        """Record the number of steps and the errors of points that stop.
+
+        ``stopping`` has their indices in the arrays of the walk.
+        """
         points = self.points.take(stopping)
         self.steps.taken[points] = len(self.rows) - 1
         self.steps.error[points] = self.error.take(stopping)
@@ -239,7 +259,10 @@ class _Walk:
         self.is_active = np.ones(active.size, dtype=bool)
 
     def iterates(self, columns: int) -> Array:
-        """Return all iterates, a row for each step and ``columns`` columns."""
+        """Return all iterates, with a row for each entry of ``rows``.
+
+        The result has ``columns`` columns.
+        """
         iterates = np.empty((len(self.rows), columns))
         for row, (column, values) in zip(iterates, self.rows, strict=True):
             if values.size < columns:

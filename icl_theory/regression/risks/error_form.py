@@ -1,11 +1,11 @@
 """The quadratic forms of the mean squared errors of queries.
 
 Query k has the form :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]` over K features.
-`ErrorForm` multiplies by the forms of Q queries. It uses the variogram Γ of the task,
-or the factor Φ of Γ if the rank r of Φ is low. The variogram is Γ_mj = ½ E(f_m - f_j)²,
-and the rows φ_m of Φ, (K, r), have Γ_mj = ½ ‖φ_m - φ_j‖² (see
-`icl_theory.regression.tasks.law`). `at_nodes` does the same for the J nodes of the
-integral over finite prompts.
+`ErrorForm` multiplies a vector z for each of Q queries by the form C of this query. It
+uses the variogram Γ of the task, or the factor Φ of Γ if the rank r of Φ is low. The
+variogram is Γ_mj = ½ E(f_m - f_j)², and the rows φ_m of Φ, (K, r), have Γ_mj = ½ ‖φ_m -
+φ_j‖² (see `icl_theory.regression.tasks.law`). `at_nodes` multiplies J vectors for each
+query, one for each node of the integral over finite prompts.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class ErrorForm:
         """Return ``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
 
         Column q of z, (K, Q), has the attention weights of the query ``own[q]``, but
-        zero in the row ``own[q]``. ``mass``, (Q,), is their sum with the weight of this
-        row, so that z/mass is the attention, and ``scale``, (Q,), is any factor. During
-        the call z may be changed, but afterwards it is as before.
+        zero in place of the weight in the row ``own[q]``. ``mass``, (Q,), is the sum of
+        all weights with this one, so that z/mass is the attention. ``scale``, (Q,), is
+        any factor. During the call z may be changed, but afterwards it is as before.
         """
         if self.use_factor:
             squared, product, shift = self._by_factor(z, own)
@@ -116,8 +116,9 @@ class ErrorForm:
         # For small arrays, `reduce` is faster than the method `sum`.
         total = np.add.reduce(z, axis=0)
         # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m. With -Σz in the row of the query's own
-        # feature, the product Γz includes the first term, with its sign turned. So C z
-        # is the shift (Γz)_k minus the product.
+        # feature, the product Γz includes the first term, with its sign turned. Its row
+        # k is still (Γz)_k, because Γ_kk = 0. So C z is this row, the shift, minus the
+        # product.
         z[own, columns] = -total
         # Γ is real. In a view of a complex z as float64, real and imaginary parts stand
         # side by side, so that one real product serves both.
@@ -138,10 +139,10 @@ class ErrorForm:
     ) -> Array:
         """Return ``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` per column.
 
-        Column q of z, (K, Q), belongs to the query ``query[q]``. For the entries of the
-        mask ``needs_digits``, (K, Q), the rows of C are subtracted before the sum over
-        z. This keeps the digits if the task has nearly the same values at m and
-        ``top``, and gives zero if they are equal.
+        Column q of z, (K, Q), belongs to the query ``query[q]``. For the entries (m, q)
+        of the mask ``needs_digits``, (K, Q), row ``top[q]`` of C is subtracted from row
+        m before the sum over z. This keeps the digits if the task has nearly the same
+        values at m and ``top[q]``, and gives zero if they are equal.
         """
         columns = np.arange(z.shape[1])
         total = z.sum(axis=0)
@@ -213,10 +214,12 @@ def at_nodes(
         # A view: a single problem is not copied for each query.
         selected = slice(None)
     if factors.shape[2]:
-        difference = factors[selected] - factors[problem, own][:, None]  # φ_m - φ_k
+        # φ_m - φ_k, (q, K, r), and the sums of z_m (φ_m - φ_k) over m, (q, r, J)
+        difference = factors[selected] - factors[problem, own][:, None]
         error = np.matmul(difference.swapaxes(1, 2), z)
         np.matmul(difference, error, out=product)
     else:
-        to_own = variograms[problem, own]  # Γ_mk
+        # Γ_mk, (q, K), and C_mj = Γ_mk + Γ_kj - Γ_mj, (q, K, K)
+        to_own = variograms[problem, own]
         error_form = to_own[:, :, None] + to_own[:, None] - variograms[selected]
         np.matmul(error_form, z, out=product)

@@ -76,10 +76,11 @@ class ExchangeableRisk(Risk):
     r"""The population risk of exchangeable tasks, a function of the single number u.
 
     The letters u, γ, K, s and N are defined at the head of the module, and σ is the
-    label noise. For N = ∞, :math:`\ell = \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite
-    N, with :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w =
-    e^{-u}`, :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 -
-    \tfrac1{K-1})/M`,
+    standard deviation of the label noise. For N = ∞, :math:`\ell =
+    \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite N, :math:`n \sim \mathrm{Binomial}(N,
+    1/K)` tokens of a prompt have the query's feature, and :math:`M = N - n` have other
+    features. With :math:`w = e^{-u}`, :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 +
+    \tfrac1{K-1} + (1 - \tfrac1{K-1})/M`,
 
     .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n
         + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].
@@ -133,7 +134,7 @@ class ExchangeableRisk(Risk):
 
     @property
     def initial(self) -> Array:
-        """``u = 0``."""
+        """``u = 0``, an array without axes."""
         return np.zeros(())
 
     @property
@@ -149,6 +150,7 @@ class ExchangeableRisk(Risk):
 
         Columns sum to zero, and ``S_kk - S_mk = u``.
         """
+        # Three arrays of 8-byte numbers: identity, difference, and scores
         check_fits("K", self.K, 8.0 * 3 * self.K**2)
         return signed("u", u) * (np.eye(self.K) - 1.0 / self.K)
 
@@ -190,8 +192,9 @@ class ExchangeableRisk(Risk):
         # Loaded here, because closed forms do not need it.
         from icl_theory.tokens.square import change_along
 
-        # `change_along` gives the gap a tiny imaginary part. NumPy compares complex
-        # numbers by their real parts, so that clipping limits the gap itself.
+        # `change_along` differentiates the slope by a complex step: it gives the gap a
+        # tiny imaginary part. NumPy compares complex numbers by their real parts, so
+        # that clipping limits the gap itself.
         def slope(gap: Array) -> Any:
             limited_gap = np.clip(gap, -FARTHEST, FARTHEST)
             _loss, slope_at_gap = self._finite(np.exp(-limited_gap))
@@ -234,9 +237,10 @@ class ExchangeableRisk(Risk):
     def series(
         self, states: Array, steps: NDArray[np.int64]
     ) -> tuple[Array, dict[str, Array]]:
-        """Losses and observations at many gaps ``states``."""
+        """Losses and observations at many gaps ``states``, after the ``steps``."""
         if math.isfinite(self.N):
             return series_one_by_one(self, states, steps)
+        # For N = ∞ they depend on the gap alone.
         loss, attention = loss_curve(states, self.gamma, self.K)
         return loss, {"attention": attention, "gap": states}
 
@@ -320,6 +324,7 @@ class Averages:
     """Averages over prompts of N tokens, as functions of w = e^-u.
 
     In a prompt, n tokens have the query's feature and M = N - n have other features.
+    The averages are sums over J values of n.
     """
 
     def __init__(self, K: int, N: int) -> None:
@@ -335,7 +340,7 @@ class Averages:
         """Average over the counts at w, a number or an array (..., 1).
 
         The last axis of an array becomes the axis of the J counts, over which
-        ``@ probability`` sums.
+        ``@ probability`` sums. So the results have the other axes of the array.
         """
         n = self.n
         probability = self.probability
@@ -406,13 +411,14 @@ def _spaced_counts(N: int, p: float) -> tuple[Array, Array]:
     deviation = math.sqrt(N * p * (1.0 - p))
     stride = max(1.0, math.floor(deviation / 8.0))
     # Beyond 39 standard deviations a normal law, e^(-39²/2), underflows.
-    side = math.ceil(39 * deviation / stride)
-    n = math.floor(mean) + stride * np.arange(-side, side + 1)
+    strides_per_side = math.ceil(39 * deviation / stride)
+    n = math.floor(mean) + stride * np.arange(-strides_per_side, strides_per_side + 1)
     # The formula below divides by n and by N - n.
     n = n[(n >= 1) & (n <= N - 1)]
     z = n - mean
-    # By Stirling's formula P(n) is e^(-deviance - stirling)/√(2π n (N - n)/N). So no
-    # large logarithms of factorials are subtracted from each other.
+    # By Stirling's formula P(n) is, up to a constant factor, e^(-deviance - stirling)
+    # divided by √(n (N - n)). So no large logarithms of factorials are subtracted from
+    # each other.
     deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
     stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
     log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
@@ -440,25 +446,26 @@ def reduce_to_one_number(
 ) -> ExchangeableRisk | None:
     """Return the risk as a function of one number, if the queries are exchangeable.
 
-    Otherwise return None. All off-diagonal variogram entries (and, in embedding
-    coordinates, all inner products of distinct features) must agree to a relative
-    1e-12.
+    Otherwise return None. The variograms of all pairs of features must agree to a
+    relative 1e-12. In embedding coordinates the same holds for the inner products of
+    all pairs and for the squared lengths of all features. In factored coordinates the
+    result is None, because the factors start from random numbers.
     """
     K = features.K
     if not features.uniform or coordinates == "factored":
         return None
-    is_pair = ~np.eye(K, dtype=bool)
+    is_off_diagonal = ~np.eye(K, dtype=bool)
     speed = 1.0
     if coordinates == "embedding":
         gram = features.gram
         squared_length = gram[0, 0]
-        if not _is_constant(gram[is_pair], squared_length):
+        if not _is_constant(gram[is_off_diagonal], squared_length):
             return None
         if not _is_constant(np.diagonal(gram), squared_length):
             return None
         # Δ⁴/4, because Δ² = 2 (squared length - inner product)
         speed = float(squared_length - gram[0, 1]) ** 2
-    variogram = law.variogram(features)[is_pair]
+    variogram = law.variogram(features)[is_off_diagonal]
     # A variogram that is not finite is left to `PopulationRisk`, which refuses it.
     if not np.isfinite(variogram).all() or not _is_constant(variogram, variogram[0]):
         return None
@@ -508,7 +515,7 @@ def expanded(risk: Risk) -> Risk:
 
 
 def _limited(u: float) -> float:
-    """Limit u to a range in which e^u and e^(-u) do not overflow."""
+    """Limit u to ±FARTHEST, a range in which e^u and e^(-u) do not overflow."""
     return min(max(u, -FARTHEST), FARTHEST)
 
 

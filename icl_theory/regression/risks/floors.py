@@ -11,9 +11,9 @@ many other starts, and adds the lowest infimum that it finds.
 The features may be grouped into classes with equal scores. `single_features` makes each
 feature a class of its own. See docs/tail-laws.md, "Theorem 2: finite prompts".
 
-In the shapes below, C is the number of classes and Q the number of queries. C_ij is the
-error form of a query: the mean product of the errors of two tokens of the classes i and
-j.
+In the shapes below, C is the number of classes, Q the number of queries and S the
+number of starts. With indices, C_ij is an entry of the error form of a query: the mean
+product of the errors of two tokens of the classes i and j.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from icl_theory.regression.risks.level_loss import (
 from icl_theory.regression.risks.many_starts import minimise_from
 from icl_theory.regression.risks.prompts import QueryMoments
 
-# Largest number of classes for which levels are searched. More classes need more
-# starts, each of which costs more.
+# Largest number of features, or of groups of features, for which levels are searched.
+# With more of them there are more starts, each of which costs more.
 MOST_CLASSES = 12
 # Two infima count as equal if their relative difference is below this number. The
 # number is above the error of a search, which ends at a gradient of 1e-9, relative to
@@ -75,7 +75,8 @@ class Levels(NamedTuple):
         The difference between the scores of a level and of the next one grows like a
         coefficient times ln t, with the number t of steps. These are the coefficients.
     lowest : float
-        The lowest infimum that a search from many starts finds, at most ``loss``.
+        The lowest infimum that a search from many starts finds, at most ``loss``. It is
+        infinite until `levels_of` has made this search.
     """
 
     loss: float
@@ -196,9 +197,10 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
     ranked = np.argsort(np.where(is_free, -scores, np.inf))[: is_free.sum()]
     gaps_below = np.append(-np.diff(scores[ranked]), np.inf)
     proposals: list[Levels] = []
-    for last in np.flatnonzero(gaps_below > SMALLEST_GAP):
+    for rank in np.flatnonzero(gaps_below > SMALLEST_GAP):
+        # The level ends with the class of this rank, which has a large gap below it.
         level = np.zeros(len(above), dtype=bool)
-        level[ranked[: last + 1]] = True
+        level[ranked[: rank + 1]] = True
         top = LevelLoss(query, level, above)
         minimum = top.nearest_minimum(scores)
         if minimum is None:
@@ -322,6 +324,7 @@ def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
     if most_free < 2 or queries[0].N == 1:
         # The losses do not depend on the scores.
         return infima
+    # All queries have equally many starts, because either all have noise or none has.
     starts = np.array([_starts(row) for row in above])
     losses, ends = minimise_from(starts, queries, above, infima, longest=DOMINANCE)
     lowest = infima.copy()
@@ -384,8 +387,8 @@ def smallest_squared_norm(levels: Levels, members: Array) -> float:
 def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | None:
     """Return the levels of several queries, each with its lowest infimum.
 
-    Return None for more than `MOST_CLASSES` classes, or if the levels of any query are
-    unknown.
+    ``classes`` is the number of features or of groups. Return None if it is above
+    `MOST_CLASSES`, or if the levels of any query are unknown.
     """
     if classes > MOST_CLASSES:
         return None
@@ -431,7 +434,8 @@ def _single_features(
     for k in range(K):
         to_own = variogram[k]
         query = Query(
-            # C_mj = Γ_mk + Γ_kj - Γ_mj
+            # C_mj = Γ_mk + Γ_kj - Γ_mj, with C_mm = 2 Γ_mk. A squared error has the
+            # variance of the noise in addition.
             error_form=to_own[:, None] + to_own - variogram,
             squared_errors=2.0 * to_own + noise**2,
             probs=probs,

@@ -342,9 +342,9 @@ class GaussianRisk(Risk):
 
 
 class _QuadraticPart(NamedTuple):
-    """The part of the loss that is due to A, see `GaussianRisk._around_minimum`.
+    """The part of the excess that is due to A, see `GaussianRisk._around_minimum`.
 
-    Numbers are complex if D is.
+    Its numbers are complex if D is.
     """
 
     excess: Any  # the bracket in the formula, which is to be multiplied by ½ sigma_a²
@@ -353,10 +353,10 @@ class _QuadraticPart(NamedTuple):
 
 
 def _quadratic_part(D: Array, c: float, one: float) -> _QuadraticPart:
-    """Evaluate the part of the loss that is due to A, in powers of D.
+    """Evaluate the part of the excess that is due to A, in powers of D.
 
     D and c are divided by some unit, and ``one`` is 1 divided by this unit. The letters
-    are those of `GaussianRisk._around_minimum`.
+    are defined in `GaussianRisk._around_minimum`.
     """
     d = len(D)
     G = D.T @ D
@@ -391,7 +391,7 @@ class _QueryLength(NamedTuple):
 class _LengthRule(NamedTuple):
     """A trapezoid rule for the average over the lengths of queries."""
 
-    step: float
+    step: float  # in the variable x of `icl_theory.tokens.gaussian.query_lengths`
     lengths: tuple[_QueryLength, ...]
 
 
@@ -559,12 +559,12 @@ class FiniteGaussianRisk(Risk):
             loss_at_length, _gradient = risk.evaluate(c * score_slope)
             finer_loss += probability * loss_at_length
         loss = 0.0
-        error_within = 0.0
+        mean_error = 0.0
         for probability, score_slope, risk in rule.lengths:
             loss_at_length, _gradient = risk.evaluate(c * score_slope)
             loss += probability * loss_at_length
-            error_within += probability * risk.error(c * score_slope)
-        return float(2.0 * abs(loss - finer_loss) + error_within)
+            mean_error += probability * risk.error(c * score_slope)
+        return float(2.0 * abs(loss - finer_loss) + mean_error)
 
     def loss_error(self, params: ArrayLike) -> float:
         """Return the estimate of `error`; the engine asks for it by this name."""
@@ -740,6 +740,7 @@ class SampledGaussianRisk(PromptRisk):
         """Draw points, tasks and labels. The last point of a prompt is its query."""
         law = self.law
         points = rng.normal(size=(size, self.N + 1, law.d))
+        # A random polynomial for each prompt, which gives its values, (size, N + 1)
         functions = quadratics(rng, size, law.d, law.sigma_a, law.sigma_b)
         values = functions(points)
         label = values[:, :-1]

@@ -50,7 +50,7 @@ TRUST_REGION = {
     "max_trust_radius": 50.0,
 }
 # A first-order change of the loss counts as zero if it is below this share of its
-# terms, and a curvature if it is below this share of the largest one.
+# terms, and a negative curvature if it is below this share of the largest one in size.
 ZERO_SHARE = 1e-9
 # The logarithm of the smallest weight that a gradient is divided by. The weight is
 # 1e-282, so that the quotient stays within float64 for gradients up to 1e25.
@@ -99,8 +99,10 @@ class LevelLoss(NamedTuple):
         log_w = np.where(below, lowest - INFINITE_GAP, scores)
         # The prompts have no token of the classes above.
         log_w = np.where(self.above, -np.inf, log_w)
-        # The derivative is needed at weight zero only. So terms of second order in the
-        # weights of classes below the level are left out.
+        # Terms with two tokens below the level are left out. In prompts with a token of
+        # the level they are of second order in the weights of the classes below, and
+        # the derivative is needed at weight zero only. Prompts with no token of the
+        # level have only such terms, and are answered by lower levels.
         error_form = np.where(below[:, None] & below, 0.0, query.error_form)
         squared_errors = np.where(below, 0.0, query.squared_errors)
         moments = one_query(
@@ -122,7 +124,7 @@ class LevelLoss(NamedTuple):
 
         # The loss is divided by its first value, so that ``gtol`` is relative.
         scale = self.moments(start).loss
-        square = np.ix_(self.level, self.level)
+        level_block = np.ix_(self.level, self.level)
 
         # The scores of all C classes, from the scores of the level's classes alone
         def with_level(level_scores: Array) -> Array:
@@ -144,7 +146,7 @@ class LevelLoss(NamedTuple):
             return moments_of(level_scores.tobytes()).gradient[self.level] / scale
 
         def hessian(level_scores: Array) -> Array:
-            return moments_of(level_scores.tobytes()).hessian[square] / scale
+            return moments_of(level_scores.tobytes()).hessian[level_block] / scale
 
         result = minimize(
             loss,
@@ -163,12 +165,12 @@ class LevelLoss(NamedTuple):
         which the loss is flat.
         """
         scores = start.copy()
-        square = np.ix_(self.level, self.level)
+        level_block = np.ix_(self.level, self.level)
         for _ in range(MOST_NEWTON_ITERATIONS):
             moments = self.moments(scores, curved=True)
             gradient = moments.gradient[self.level]
             # Curvatures are ascending; directions are columns.
-            curvatures, directions = np.linalg.eigh(moments.hessian[square])
+            curvatures, directions = np.linalg.eigh(moments.hessian[level_block])
             # If all curvatures are smaller than the loss, as on a plateau, the loss
             # takes the place of the largest one: usually second derivatives with
             # respect to scores are of the size of the loss.

@@ -1,13 +1,13 @@
 """Minimise the losses of several queries from many starts at once.
 
-One evaluation of `icl_theory.tokens.square.moments` for hundreds of scores costs much
-less than hundreds of evaluations. So the descents from all starts of all queries run
-side by side, each with a BFGS matrix of its own. A descent is a row of each array.
-`minimise_from` runs them until every descent has converged or is expected to gain too
+One evaluation of `icl_theory.tokens.square.moments` at hundreds of score vectors costs
+much less than hundreds of evaluations. So the descents from all starts of all queries
+run side by side, each with a BFGS matrix of its own. A descent is a row of each array.
+`minimise_from` runs each descent until it has converged or is expected to gain too
 little.
 
-In the shapes below, Q is the number of queries, C the number of classes of features,
-and n the number of descents that still run.
+In the shapes below, Q is the number of queries, S the number of starts of a query, C
+the number of classes of features, and n the number of descents that still run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SUFFICIENT_DECREASE = 1e-4
 # Factor on the length of the next move after a move that does not meet the condition.
 # It affects the number of rounds only.
 BACKTRACK = 0.3
-# The inverse Hessian is updated only if the curvature along a step is above this. A
-# smaller curvature may be rounding.
+# The inverse Hessian is updated only if the curvature along a step s, s·y/s·s with the
+# change y of the gradient, is above this. A smaller curvature may be rounding.
 SMALLEST_CURVATURE = 1e-12
 # This number avoids a division by zero, and is below every number that matters.
 TINY = 1e-300
@@ -53,6 +53,7 @@ class RelativeLosses:
     """
 
     def __init__(self, queries: Sequence[Query], above: Mask, scale: Array) -> None:
+        # The fields of all queries: (Q, C, C), (Q, C) and (Q, C)
         self._error_forms = np.array([query.error_form for query in queries])
         self._squared_errors = np.array([query.squared_errors for query in queries])
         self._probs = np.array([query.probs for query in queries])
@@ -92,8 +93,9 @@ class RelativeLosses:
 class Descents:
     """Descents that run side by side by the BFGS method, with one row for each.
 
-    ``index`` has the numbers of the descents that still run, and ``query`` the number
-    of the query of each.
+    ``index``, (n,), has the numbers of the descents that still run, and ``query``,
+    (n,), the number of the query of each. ``loss`` and ``step_length`` are (n,),
+    ``scores`` and ``gradient`` (n, C), and ``inverse_hessian`` (n, C, C).
     """
 
     def __init__(self, losses: RelativeLosses, scores: Array, query: Index) -> None:
@@ -110,7 +112,7 @@ class Descents:
 
     def moves(self) -> Array:
         """Move of each descent to the minimum of its quadratic model, (n, C)."""
-        return -np.einsum("sij,sj->si", self.inverse_hessian, self.gradient)
+        return -np.einsum("nij,nj->ni", self.inverse_hessian, self.gradient)
 
     def predicted_decrease(self, moves: Array) -> Array:
         """Decrease of each loss by its move, to first order, (n,)."""
@@ -141,8 +143,9 @@ class Descents:
         highest = trial.max(axis=1, keepdims=True)
         trial = np.maximum(trial, highest - INFINITE_GAP)
         trial_loss, trial_gradient = self._losses(trial, self.query)
-        slope = _dot(self.gradient, moves)
-        is_accepted = trial_loss <= self.loss + SUFFICIENT_DECREASE * slope
+        predicted_change = _dot(self.gradient, moves)
+        largest_accepted = self.loss + SUFFICIENT_DECREASE * predicted_change
+        is_accepted = trial_loss <= largest_accepted
         self._update(trial - self.scores, trial_gradient - self.gradient, is_accepted)
         self.step_length = np.where(is_accepted, 1.0, BACKTRACK * self.step_length)
         self.scores = np.where(is_accepted[:, None], trial, self.scores)
@@ -198,7 +201,7 @@ def minimise_from(
     above : ndarray of bool, (Q, C)
         Classes that the prompts do not have.
     scale : ndarray, (Q,)
-        The least loss of each query that is known; it must be positive.
+        The least known loss of each query before this search; it must be positive.
     longest : float
         Largest change of a score in a round.
     rounds : int
@@ -216,6 +219,7 @@ def minimise_from(
     """
     Q, S, C = starts.shape
     scores = starts.reshape(Q * S, C)
+    # The S descents of a query follow each other.
     query = np.arange(len(scores)) // S
     descents = Descents(RelativeLosses(queries, above, scale), scores, query)
     losses = descents.loss.copy()
@@ -241,4 +245,4 @@ def minimise_from(
 
 def _dot(first: Array, second: Array) -> Array:
     """Return the inner product of each row of an array with the same row of another."""
-    return np.einsum("si,si->s", first, second)
+    return np.einsum("nc,nc->n", first, second)

@@ -193,7 +193,7 @@ class PopulationRisk(Risk):
         large matrices are evaluated one by one.
         """
         n, K, _ = states.shape
-        side_by_side = np.concatenate(states, axis=1)
+        side_by_side = np.concatenate(states, axis=1)  # (K, n K)
         if math.isinf(self.N):
             if states.size > MOST_TOGETHER:
                 return gradients_one_by_one(self, states)
@@ -211,7 +211,8 @@ class PopulationRisk(Risk):
     def growth(self, S: Array) -> Array:
         r"""Return the growth ``-∂L/∂S`` of the scores (Lemma 2), (K, K).
 
-        It is α on the diagonal and β off the diagonal,
+        Without label noise or for N = ∞, it is α on the diagonal and β off the diagonal
+        (with noise and finite N there are further terms),
 
         .. math:: \alpha_k = p_k E[a_k R_k], \quad
             \beta_{mk} = p_k E[a_m (R_k - r_m)], \quad
@@ -266,7 +267,7 @@ class PopulationRisk(Risk):
 
     @cached_property
     def nondegenerate(self) -> bool:
-        """Whether all non-degeneracy constants c_k are positive.
+        """Whether all non-degeneracy constants (see `Task.nondegeneracy`) are positive.
 
         For more than MOST_NONDEGENERACY features only a quick test is made. The result
         is then also False if this test does not decide.
@@ -299,10 +300,11 @@ class PopulationRisk(Risk):
         # Loaded here, because a loss and its gradient do not need it.
         from icl_theory.regression.risks.floors import single_features
 
-        # `unit_variogram` returns the variogram at L = 1 and the factor L². Without
-        # noise the losses are proportional to the variogram. So tasks that differ only
-        # in L share one search, whose result `single_features` keeps in a cache. Noise
-        # has no factor L², so with noise the search takes the variogram itself.
+        # `unit_variogram` returns the variogram at L = 1 and the factor L², or the
+        # variogram itself and 1 for a task without L. Without noise the losses are
+        # proportional to the variogram. So tasks that differ only in L share one
+        # search, whose result `single_features` keeps in a cache. Noise has no factor
+        # L², so with noise the search takes the variogram itself.
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
             variogram = factor * variogram
@@ -353,12 +355,14 @@ class PopulationRisk(Risk):
         """
         # One array holds all intermediate results, which saves time and memory.
         weight = np.empty(scores.shape, scores.dtype)
-        tilted = scores
+        # Equal probabilities would only shift all logarithms.
+        log_weight = scores
         if not self.features.uniform:
-            tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
+            log_probs = np.log(self.features.probs)[:, None]
+            log_weight = np.add(scores, log_probs, out=weight)
         # For small arrays, `reduce` is faster than the methods `max` and `sum`.
-        largest = np.maximum.reduce(tilted, axis=0)
-        np.exp(np.subtract(tilted, largest, out=weight), out=weight)
+        largest = np.maximum.reduce(log_weight, axis=0)
+        np.exp(np.subtract(log_weight, largest, out=weight), out=weight)
         return weight, np.add.reduce(weight, axis=0)
 
     def _infinite(
@@ -426,9 +430,9 @@ class PopulationRisk(Risk):
     def _gradient_of_differences(self, a: Array, query: NDArray[np.intp]) -> Array:
         """Return ``a_m (r_m - R)`` as ``a_m Σ_j a_j (r_m - r_j)``, (K, Q).
 
-        R and r are those of `growth`. The sum of differences keeps its digits if a
-        wrong feature has nearly all attention. ``a`` is (K, Q), and ``query``, (Q,),
-        has the feature of each query.
+        R and r are defined in `growth`. The sum of differences keeps its digits if a
+        wrong feature has nearly all attention. The attention ``a`` is (K, Q), and
+        ``query``, (Q,), has the feature of each query.
         """
         top = a.argmax(axis=0)  # the feature with the most attention
         columns = np.arange(len(query))
@@ -455,10 +459,10 @@ class PopulationRisk(Risk):
         The matrices stand side by side.
         """
         variogram = self._form.variogram
-        matrices = scores.shape[1] // len(scores)
+        n_matrices = scores.shape[1] // len(scores)
         # The mean squared error 2 Γ_mk + σ² of a token of feature m for query k
         squared_errors = 2.0 * variogram + self.noise**2
-        squared_errors = np.concatenate([squared_errors] * matrices, axis=1)
+        squared_errors = np.concatenate([squared_errors] * n_matrices, axis=1)
 
         # `moments` calls this function to write the products C z of some queries to
         # ``product``. The slice ``rows`` selects the features that one kind of token
@@ -467,6 +471,7 @@ class PopulationRisk(Risk):
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
+            # Variogram and factor of a single problem
             at_nodes(variogram[None], self._form.factor[None], queries, z, product)
 
         # The part of the squared errors that two tokens of one feature do not share is
