@@ -269,7 +269,7 @@ def _check_new(name: str, by_name: Mapping[str, Recipe]) -> None:
     """Refuse the name of a figure if another figure has this name already."""
     if name in by_name:
         raise argument_error(
-            "name", name, "another name: a figure of this name is known already"
+            "name", name, "another name: there is already a figure with this name"
         )
 
 

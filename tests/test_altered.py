@@ -90,7 +90,7 @@ def is_noted(run: icl.Trajectory) -> bool:
     with pytest.raises(ValueError, match="a saved step"):
         run.at(between)
     return run.notes["family"].startswith(
-        "not available here, so only saved steps are known: "
+        "the problem cannot be made on this machine, so only saved steps are known: "
     )
 
 

@@ -386,6 +386,6 @@ def test_a_run_whose_family_is_not_here_says_so(
     again = icl.load(tmp_path / "a.npz")
     assert again.family is None
     assert again.notes["family"].startswith(
-        "not available here, so only saved steps are known: family = 'toy': must"
+        "the problem cannot be made on this machine, so only saved steps are known: family = 'toy': must"
     )
     assert "not available here" in again.summary()

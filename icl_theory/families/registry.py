@@ -226,6 +226,8 @@ def _unless_taken(family: type[Family], taken_names: set[str]) -> type[Family]:
     """Return a family, or refuse it if its name is one of ``taken_names``."""
     if family.name in taken_names:
         raise argument_error(
-            "name", family.name, "another name: a family of this name is known already"
+            "name",
+            family.name,
+            "another name: there is already a family with this name",
         )
     return family

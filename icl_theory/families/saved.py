@@ -144,7 +144,8 @@ def loaded(
         if not isinstance(error, ValueError):
             reason = f"{type(error).__name__}: {error}"
         run.notes["family"] = (
-            f"not available here, so only saved steps are known: {reason}"
+            f"the problem cannot be made on this machine, so only saved steps are"
+            f" known: {reason}"
         )
     return run
 
@@ -205,7 +206,7 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
         claimed = sum(member.file_size for member in members)
         size = os.fstat(stream.fileno()).st_size
         if len(members) > MOST_ARRAYS or claimed > size:
-            raise ValueError("it claims more than it holds")
+            raise ValueError("it claims more than a file of this size can hold")
         # Type 0 is "stored", without compression.
         if any(member.compress_type != 0 for member in members):
             raise ValueError("it is compressed")
@@ -260,7 +261,7 @@ def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """
     has_steps = t.dtype == np.int64 and t.ndim == 1 and t.size > 0
     if not has_steps or t[0] != 0 or (np.diff(t) <= 0).any():
-        raise ValueError("t has no increasing steps from 0 on")
+        raise ValueError("t does not consist of increasing steps that begin with 0")
     loss = arrays["loss"]
     if loss.shape != t.shape:
         raise ValueError(f"loss has shape {loss.shape}, and {t.shape} is right")

@@ -1,4 +1,4 @@
-"""Tables of sweeps, a row for each point, and the files they are written to."""
+"""Tables of sweeps, with a row for each point, and files of these tables."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-# The largest number of rows of Markdown or LaTeX, which people read and which is made
-# as one text in memory. CSV and Parquet have no limit, because they are written in
-# parts.
+# The largest number of rows of a table in Markdown or LaTeX. Such a table is meant for
+# readers, and its text is made in memory as a whole. CSV and Parquet have no limit,
+# because they are written in parts.
 MOST_ROWS = 100_000
-# The signs ✓ and ✗ of statements in a table.
+# The signs in a table for a statement that holds, ✓, and for one that fails, ✗.
 HOLDS = number(True)
 FAILS = number(False)
+# The formats of tables, by the ending of the file name.
 FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parquet"}
-# How LaTeX writes the signs that `number` uses.
+# How LaTeX writes the signs of `number`, and the ± of `transition_notes`.
 SIGNS = {
     "✓": r"$\checkmark$",
     "✗": r"$\times$",
@@ -70,7 +71,8 @@ def phase_table(
         The parameter that varies fastest from row to row; the first dimension unless
         given. Other dimensions become the first columns.
     every : bool
-        Have a column for every quantity, not only for those that describe phases.
+        Also have columns for the quantities of the roles "word" and "detail" that the
+        family does not mark for tables, except messages.
 
     Returns
     -------
@@ -81,13 +83,15 @@ def phase_table(
         fixed set of prompts, the predictions for T_ε and for the boundaries between
         regimes, the family's own quantities, statements as ✓ (holds), ✗ (fails) or
         nothing (does not apply), and the status unless all points reached their target.
-        Points that are not computed yet are left out. ``attrs["notes"]`` explains the
-        headings in a sentence or two.
+        Points that are not computed yet are left out. ``attrs["notes"]`` is a tuple
+        with one text that explains the headings, or an empty tuple if there is nothing
+        to explain.
 
     Raises
     ------
     ValueError
-        ``over`` is not a dimension of the dataset, or the dataset has no dimension.
+        ``over`` is not a dimension of the dataset, the dataset has no dimension, or the
+        table does not fit into memory.
 
     Examples
     --------
@@ -101,37 +105,38 @@ def phase_table(
     flag("every", every)
     dataset = computed(dataset)
     _refuse_large(dataset)
-    order = _columns(dataset, over, every)
+    quantities = _columns(dataset, over, every)
     # `_frame` needs the status to leave out pending points.
-    quantities = [*order] if "status" in order else [*order, "status"]
-    frame = _frame(dataset[quantities], over)
+    with_status = quantities if "status" in quantities else [*quantities, "status"]
+    frame = _frame(dataset[with_status], over)
     # A statement is 1 if it holds, 0 if it fails, and missing if it does not apply.
     for name in with_role(dataset, "verdict"):
         frame[name] = frame[name].map({1: HOLDS, 0: FAILS}).fillna("")
     parameters = [*(name for name in dimensions(dataset) if name != over), over]
-    headings = _headings(dataset, parameters, order)
-    table = frame[[*parameters, *order]].rename(columns=headings)
-    # `to_latex` writes a heading by its TeX, if there is any.
+    headings = _headings(dataset, parameters, quantities)
+    table = frame[[*parameters, *quantities]].rename(columns=headings)
+    # The TeX of each heading that has one, for `to_latex`.
     table.attrs["tex"] = {}
-    for name in (*parameters, *order):
+    for name in (*parameters, *quantities):
         tex = dataset[name].attrs.get("tex")
         if tex:
+            # The heading of a parameter is its name.
             table.attrs["tex"][headings.get(name, name)] = f"${tex}$"
-    table.attrs["notes"] = meanings(dataset, order)
+    table.attrs["notes"] = meanings(dataset, quantities)
     return table
 
 
 def _headings(
-    dataset: xarray.Dataset, parameters: list[str], order: list[str]
+    dataset: xarray.Dataset, parameters: list[str], quantities: list[str]
 ) -> dict[str, str]:
     """Return the headings of the columns of quantities, by the name of the quantity.
 
-    ``order`` has the names of the quantities from left to right, after the columns of
-    the ``parameters``. A heading is the symbol of the quantity, or its name if a column
-    to the left already has this symbol as its heading.
+    The table has columns for the ``parameters``, and to the right of them columns for
+    the ``quantities``, in this order. A heading is the symbol of the quantity, or its
+    name if a column to the left already has this symbol as its heading.
     """
     headings: dict[str, str] = {}
-    for name in order:
+    for name in quantities:
         heading = symbol(dataset, name)
         if heading in (*parameters, *headings.values()):
             heading = name
@@ -145,6 +150,7 @@ def _refuse_large(dataset: xarray.Dataset) -> None:
     Its columns are held three times: as arrays, as one row for each point, and as the
     rows that remain without pending points.
     """
+    # The item size of a text is only the size of a pointer, so TEXT_SIZE replaces it.
     row_size = 0
     for variable in (*dataset.data_vars.values(), *dataset.coords.values()):
         row_size += TEXT_SIZE if variable.dtype.hasobject else variable.dtype.itemsize
@@ -160,11 +166,12 @@ def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
     training on a fixed set of prompts are left out if they have no value.
     """
     details = with_role(dataset, "detail", table=1)
-    of_sets = with_role(dataset, "set")
-    order = [
+    # Quantities of training on a fixed set of prompts.
+    of_fixed_sets = with_role(dataset, "set")
+    names = [
         *with_role(dataset, "word", table=1),
         *with_role(dataset, "phase", "steps"),
-        *(name for name in of_sets if has_values(dataset[name])),
+        *(name for name in of_fixed_sets if has_values(dataset[name])),
         *with_role(dataset, "exponent", of=over),
         *with_role(dataset, "predicted", "boundary"),
         *(name for name in details if dataset[name].notnull().any()),
@@ -172,30 +179,34 @@ def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
     ]
     if every:
         # Messages are too long for a column of a table.
-        excluded = {*order, "message"}
-        further = with_role(dataset, "word", "detail")
-        order += [name for name in further if name not in excluded]
-    # If all points reached their target, the status says nothing.
+        excluded = {*names, "message"}
+        words_and_details = with_role(dataset, "word", "detail")
+        names += [name for name in words_and_details if name not in excluded]
+    # Pending points are not in the table. If all other points reached their target, a
+    # column of statuses would say nothing.
     all_reached = bool(dataset["status"].isin([REACHED, PENDING]).all())
-    return order if all_reached else [*order, "status"]
+    return names if all_reached else [*names, "status"]
 
 
 def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
     """Return the parameters and quantities of the computed points as a table.
 
-    The table has a row for each point, and its columns have the names of the dataset.
-    Missing values are blank.
+    The table has a row for each of these points, and ``over`` varies fastest from row
+    to row. The columns are named as in the dataset. A missing value is NaN, NA or the
+    empty text.
     """
-    slower = [name for name in dimensions(dataset) if name != over]
-    frame = dataset.to_dataframe(dim_order=[*slower, over]).reset_index()
+    other_dimensions = [name for name in dimensions(dataset) if name != over]
+    # The last dimension varies fastest.
+    frame = dataset.to_dataframe(dim_order=[*other_dimensions, over]).reset_index()
     frame = frame[frame["status"] != PENDING].reset_index(drop=True)
     for name in dataset.data_vars:
         if frame[name].dtype.kind == "i":
-            # Int64 of pandas has a missing value, which int64 of NumPy lacks.
+            # Int64 of pandas has a missing value, NA, which int64 of NumPy lacks. The
+            # dataset has -1 for it.
             frame[name] = frame[name].astype("Int64").mask(frame[name] == -1)
     # Coordinates that are not dimensions are parameters with a single value.
     fixed = [name for name in dataset.coords if name not in dataset.dims]
-    return frame[[*slower, over, *fixed, *dataset.data_vars]]
+    return frame[[*other_dimensions, over, *fixed, *dataset.data_vars]]
 
 
 def write_table(
@@ -209,18 +220,20 @@ def write_table(
         From `sweep` or `load_sweep`.
     path : path-like
         The file, written whole or not at all. Markdown (.md) and LaTeX (.tex, booktabs)
-        have the columns of `phase_table`, and below them sentences on the transitions;
-        Markdown also explains the headings. CSV (.csv) and Parquet (.parquet)
-        have every parameter and every quantity under its name in the dataset. There a
-        statement is 1 (holds), 0 (fails) or a blank (does not apply).
+        have the columns of `phase_table`, and below the table sentences on the
+        transitions; Markdown also explains the headings. CSV (.csv) and Parquet
+        (.parquet) have every parameter and every quantity under its name in the
+        dataset, and a statement in them is 1 (holds), 0 (fails) or blank (does not
+        apply).
     over : str, optional
         As for `phase_table`.
 
     Raises
     ------
     ValueError
-        Another ending, Parquet without pyarrow, more than 100,000 rows of Markdown or
-        LaTeX, or ``over`` is not a dimension of the dataset.
+        The file has another ending, it is Parquet and pyarrow is missing, it is
+        Markdown or LaTeX and the dataset has more than 100,000 points, or ``over`` is
+        not a dimension of the dataset.
     """
     target = checked_path(path)
     ending = target.suffix.lower()
@@ -229,8 +242,8 @@ def write_table(
             "path", str(path), "a file name ending in " + ", ".join(FORMATS)
         )
     over = dimension(dataset, over)
-    # A format that cannot work is refused before the dataset is read, which may take
-    # long.
+    # `check_format` refuses a format that cannot work. It is called before the dataset
+    # is read, which may take long.
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
     # These modules are loaded at their first use. Ctrl-C must not leave one of them
@@ -304,18 +317,22 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     r"""Return a table in LaTeX, and below it the sentences in ``notes``.
 
-    The document needs ``\usepackage{booktabs,amssymb}``. Headings are the TeX of the
-    symbols in ``table.attrs["tex"]``, which `phase_table` sets.
+    The document needs ``\usepackage{booktabs,amssymb}``. ``table.attrs["tex"]``, which
+    `phase_table` sets, has the TeX of headings. A heading without TeX is written as
+    text.
     """
     headings, columns = zip(*contents(table), strict=True)
-    sides = "".join("r" if is_right_aligned(column) else "l" for column in columns)
-    tex_symbols = table.attrs.get("tex", {})
-    head = [tex_symbols.get(heading, escaped(heading)) for heading in headings]
+    # Numbers are aligned at the right, r, and words at the left, l.
+    alignments = "".join("r" if is_right_aligned(column) else "l" for column in columns)
+    tex_of_headings = table.attrs.get("tex", {})
+    heading_cells = [
+        tex_of_headings.get(heading, escaped(heading)) for heading in headings
+    ]
     lines = [
         r"% \usepackage{booktabs,amssymb}",
-        rf"\begin{{tabular}}{{{sides}}}",
+        rf"\begin{{tabular}}{{{alignments}}}",
         r"\toprule",
-        _latex_row(head),
+        _latex_row(heading_cells),
         r"\midrule",
         *(_latex_row(map(_latex_cell, row)) for row in zip(*columns, strict=True)),
         r"\bottomrule",
@@ -336,7 +353,10 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text for LaTeX: no character is a command, and signs are mathematics."""
+    """Return a text as LaTeX, in which ``&%$#_{}`` and the backslash are escaped.
+
+    The SIGNS become mathematics. The characters ^ and ~ stay as they are.
+    """
     return text.translate(ESCAPES)
 
 

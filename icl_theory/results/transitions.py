@@ -2,7 +2,8 @@
 
 T is the number of steps to the target, and x a swept parameter. `transition_table`
 measures the points half-way between the limits, and puts the predictions of the theory
-beside them. Other boundaries between regimes are named by their definition.
+beside them. It also has a column for each other boundary between regimes, whose heading
+is the definition of the boundary.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import xarray
 
 
-# The largest error of a logarithm: exp() of a little more, 709.8, overflows.
+# Larger errors of a logarithm are replaced by this value. At 709.8, exp() overflows.
 LARGEST_LOG_ERROR = 700.0
 # Points of a grid whose logarithms differ by less are thinned out. T is an integer, and
 # between near points a jump of T by one is a steep slope. A smaller value would mistake
@@ -51,9 +52,9 @@ class Transition(NamedTuple):
 
 
 def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
-    """Return the limits of the exponent at small and at large values of ``over``.
+    """Return the limits of d ln T/d ln x at small and at large values of x = ``over``.
 
-    The result is None if there are none, or if the dataset has no steps.
+    The result is None if there are none, or if the dataset has no steps T.
     """
     limits = dataset[over].attrs.get("limits")
     if limits is None or steps_of(dataset) is None:
@@ -82,15 +83,15 @@ def bars(measured: Any, error: Any) -> Array:
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
     """Return where the regimes change along a parameter, measured and predicted.
 
-    The measured point is where the local exponent is half-way from its limit at small
-    values of the parameter to its limit at large ones. For L in in-context regression
-    at a fixed learning rate these limits are -2 and 0. The error of the point combines
-    the difference between linear and cubic interpolation, the difference from the
-    result with every other point of the grid, and the rounding of steps to integers. It
-    is an error of the logarithm: the point lies between ``measured / (1 + error /
-    measured)`` and ``measured + error``. Points within 2 % of each other are thinned
-    out: a small number of steps jumps by one between near points, and such a jump would
-    look like the transition.
+    The measured point is where the local exponent d ln T/d ln x, of the number of steps
+    T and the parameter x, is half-way from its limit at small x to its limit at large
+    x. For L in in-context regression at a fixed learning rate these limits are -2 and
+    0. The error of the point combines the difference between linear and cubic
+    interpolation, the difference from the result with every other point of the grid,
+    and the rounding of steps to integers. It is an error of the logarithm: the point
+    lies between ``measured / (1 + error / measured)`` and ``measured + error``. Points
+    within 2 % of each other are thinned out: a small number of steps jumps by one
+    between near points, and such a jump would look like the transition.
 
     Parameters
     ----------
@@ -102,10 +103,17 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     Returns
     -------
     pandas.DataFrame
-        The other parameters; ``measured`` and ``error`` (NaN if the exponent does not
-        reach the half-way point); ``predicted``, the half-way point of the theory, if
-        there is one; and other boundaries, each named by its definition. All are in
-        units of the parameter.
+        A row for each combination of the other parameters. The columns are these
+        parameters; ``measured`` and ``error`` (NaN if the exponent does not reach the
+        half-way point); ``predicted``, the half-way point of the theory, if there is
+        one; and other boundaries, each named by its definition. Points, errors and
+        boundaries are in units of the parameter ``over``.
+
+    Raises
+    ------
+    ValueError
+        ``over`` is not a dimension of the dataset, or its exponent does not have two
+        limits.
 
     Examples
     --------
@@ -125,11 +133,13 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
         raise _no_limits(dataset, over)
     boundaries = with_role(dataset, "boundary")
     rows = []
-    # ``point`` has the values of the other parameters of a line.
-    for point, line in _lines(dataset[[steps, "status", *boundaries]], over):
+    # Without its status, the dataset would not count as the dataset of a sweep.
+    quantities = dataset[[steps, "status", *boundaries]]
+    # ``fixed_values`` are the values of the other parameters on a line.
+    for fixed_values, line in _lines(quantities, over):
         x = line[over].values.astype(np.float64)
-        measured = transition(line[steps].values, x, limits)
-        row = {**point, **measured._asdict()}
+        half_way_point = transition(line[steps].values, x, limits)
+        row = {**fixed_values, **half_way_point._asdict()}
         for name in boundaries:
             heading = _heading(line[name], over)
             row[heading] = predicted_transition(line, over, name)
@@ -142,7 +152,8 @@ def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
     names = [name for name in dimensions(dataset) if limits_of(dataset, name)]
     allowed = "a swept parameter whose exponent has two limits"
     allowed += f" ({', '.join(names) or 'here none'})"
-    # If the reason is empty, rstrip() removes the full stop and the space.
+    # rstrip() removes the full stop at the end of the reason. If the reason is empty,
+    # it removes the full stop and the space after it.
     allowed += f". {not_applicable(dataset)}".rstrip(". ")
     return argument_error("over", over, allowed)
 
@@ -180,24 +191,25 @@ def _heading(boundary: xarray.DataArray, over: str) -> str:
 def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Transition:
     """Find where the exponent of the steps is half-way from one limit to the other.
 
-    ``steps`` are the numbers of steps at the ``values`` of the parameter. Measured
-    point and error are both NaN if the exponent does not reach the half-way point.
+    ``steps`` are the numbers of steps at the ``values`` of the parameter, and
+    ``limits`` the limits of the exponent at small and at large values. Measured point
+    and error are both NaN if the exponent does not reach the half-way point.
     """
-    nowhere = Transition(math.nan, math.nan)
+    no_transition = Transition(math.nan, math.nan)
     order = np.argsort(values)
-    # Values that are not positive have no logarithm; no exponent is finite there.
+    # A value that is not positive has no finite logarithm, and so no finite exponent.
     with np.errstate(divide="ignore", invalid="ignore"):
         chosen = order[_thinned(np.log(values[order]))]
     x = values[chosen]
     T = steps[chosen]
     if len(x) < 2 or limits[0] == limits[1]:
-        return nowhere
-    passages = _passages(_progress(x, T, limits))
+        return no_transition
+    passages = _passages(_scaled_exponent(x, T, limits))
     candidates = [_transition_at(x, T, limits, i) for i in passages]
     # If T is only a few steps, one step more or less makes the exponent jump past the
     # half-way point. Such a candidate has a large error, so take the one with the
     # smallest error.
-    return min(candidates, key=_relative_error, default=nowhere)
+    return min(candidates, key=_relative_error, default=no_transition)
 
 
 def _relative_error(candidate: Transition) -> float:
@@ -226,31 +238,34 @@ def _transition_at(
     The points are sorted by ``values``, and ``T`` has their numbers of steps.
     """
     log_x = np.log(values)
-    progress = _progress(values, T, limits)
-    linear = _linear_crossing(log_x, progress, i)
-    spline = _spline_crossing(log_x, progress, linear)
+    scaled_exponent = _scaled_exponent(values, T, limits)
+    linear = _linear_crossing(log_x, scaled_exponent, i)
+    spline = _spline_crossing(log_x, scaled_exponent, linear)
     interpolation_error = abs(spline - linear)
     # The error of centred differences is quadratic in the spacing. With only every
     # other point it is four times as large. So the two results differ by three times
     # the error of the result with all points.
-    differences = []
+    discretisation_errors = []
     for every_other in (slice(0, None, 2), slice(1, None, 2)):
         nearest = _nearest_crossing(values[every_other], T[every_other], limits, linear)
         if nearest is not None:
-            differences.append(abs(nearest - linear) / 3.0)
+            discretisation_errors.append(abs(nearest - linear) / 3.0)
     width = float(log_x[i + 1] - log_x[i])
     # If neither half of the points has a crossing, the distance between the points i
     # and i + 1 is taken as the error.
-    discretisation_error = max(differences, default=width)
-    rise = (progress[i + 1] - progress[i]) * abs(limits[1] - limits[0])
-    # The rounding of T to an integer moves ln T by up to 0.5/T, and the exponent by
-    # 0.5/T/width. The crossing moves by this change of the exponent, divided by the
-    # slope of the exponent, rise/width. The width cancels.
+    discretisation_error = max(discretisation_errors, default=width)
+    # The change of d ln T/d ln x from point i to point i + 1. The two limits of the
+    # scaled exponent are 1 apart.
+    rise = (scaled_exponent[i + 1] - scaled_exponent[i]) * abs(limits[1] - limits[0])
+    # The rounding of T to an integer moves ln T by up to 0.5/T, and d ln T/d ln x by
+    # 0.5/T/width. The crossing moves by this change of d ln T/d ln x, divided by its
+    # slope, rise/width. The width cancels.
     rounding_error = 0.5 / float(min(T[i], T[i + 1])) / rise
     # All three errors are errors of ln x.
     log_error = interpolation_error + discretisation_error + rounding_error
     log_error = min(log_error, LARGEST_LOG_ERROR)
     measured = math.exp(spline)
+    # measured + error = measured * exp(log_error)
     return Transition(measured, measured * math.expm1(log_error))
 
 
@@ -265,21 +280,25 @@ def _nearest_crossing(
     if len(values) <= 2:
         return None
     log_x = np.log(values)
-    progress = _progress(values, T, limits)
-    crossings = [_linear_crossing(log_x, progress, i) for i in _passages(progress)]
+    scaled_exponent = _scaled_exponent(values, T, limits)
+    passages = _passages(scaled_exponent)
+    crossings = [_linear_crossing(log_x, scaled_exponent, i) for i in passages]
     return min(crossings, key=lambda crossing: abs(crossing - near), default=None)
 
 
-def _progress(values: Array, T: Array, limits: tuple[float, float]) -> Array:
-    """Return the exponent on a scale from 0 at the first limit to 1 at the second."""
+def _scaled_exponent(values: Array, T: Array, limits: tuple[float, float]) -> Array:
+    """Return the exponent on a scale from 0 at the first limit to 1 at the second.
+
+    This scaled exponent is 1/2 at the half-way point.
+    """
     first, second = limits
     # The slope of ln T against ln x along the only axis of T, by centred differences.
     exponent = local_exponent(T, values, 0)
     return np.asarray((exponent - first) / (second - first))
 
 
-def _passages(progress: Array) -> list[int]:
-    """Return each index i such that ``progress`` rises past 1/2 between i and i + 1.
+def _passages(scaled_exponent: Array) -> list[int]:
+    """Return each i such that the scaled exponent rises past 1/2 between i and i + 1.
 
     Downward crossings are ignored: they occur where the initial loss is close to the
     target.
@@ -287,31 +306,32 @@ def _passages(progress: Array) -> list[int]:
     # The exponent is NaN beside a missing number of steps, and no comparison with NaN
     # is true.
     with np.errstate(invalid="ignore"):
-        rises = (progress[:-1] < 0.5) & (progress[1:] >= 0.5)
+        rises = (scaled_exponent[:-1] < 0.5) & (scaled_exponent[1:] >= 0.5)
     return [int(i) for i in np.flatnonzero(rises)]
 
 
-def _linear_crossing(log_x: Array, progress: Array, i: int) -> float:
-    """Return the ln x at which ``progress`` is 1/2 between points i and i + 1.
+def _linear_crossing(log_x: Array, scaled_exponent: Array, i: int) -> float:
+    """Return the ln x at which the scaled exponent is 1/2 between points i and i + 1.
 
     The interpolation is linear in ln x.
     """
-    share = (0.5 - progress[i]) / (progress[i + 1] - progress[i])
+    share = (0.5 - scaled_exponent[i]) / (scaled_exponent[i + 1] - scaled_exponent[i])
     return float(log_x[i] + share * (log_x[i + 1] - log_x[i]))
 
 
-def _spline_crossing(log_x: Array, progress: Array, near: float) -> float:
-    """Return the ln x nearest to ``near`` at which a spline of ``progress`` is 1/2.
+def _spline_crossing(log_x: Array, scaled_exponent: Array, near: float) -> float:
+    """Return the ln x nearest to ``near`` at which a spline is 1/2.
 
-    The spline is cubic in ln x. The result is ``near`` itself if the spline is nowhere
-    1/2, or if there are fewer than the four points that a cubic needs.
+    The spline, cubic in ln x, goes through the finite values of the scaled exponent.
+    The result is ``near`` itself if the spline is nowhere 1/2, or if there are fewer
+    than the four points that a cubic needs.
     """
     from scipy.interpolate import CubicSpline
 
-    is_finite = np.isfinite(progress)
+    is_finite = np.isfinite(scaled_exponent)
     if is_finite.sum() < 4:
         return near
-    spline = CubicSpline(log_x[is_finite], progress[is_finite] - 0.5)
+    spline = CubicSpline(log_x[is_finite], scaled_exponent[is_finite] - 0.5)
     roots = spline.roots(extrapolate=False)
     if not roots.size:
         return near
@@ -343,26 +363,29 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     # The line crosses the boundary where the logarithm of the ratio changes its sign.
     crossings = np.flatnonzero(log_ratio[:-1] * log_ratio[1:] <= 0)
     if crossings.size:
-        first = int(crossings[0])
+        i = int(crossings[0])
     else:
         # The slopes of a power law are equal up to rounding, for which this tolerance
         # is generous.
         tolerance = 1e-6 * np.abs(slopes).max()
         if np.ptp(slopes) > tolerance:
             return math.nan
-        first = 0
+        i = 0
     # A constant ratio crosses nothing.
-    if not slopes[first]:
+    if not slopes[i]:
         return math.nan
-    return math.exp(log_x[first] - log_ratio[first] / slopes[first])
+    # The value of x at which the power law through point i,
+    # log_ratio[i] + slopes[i] (ln x - log_x[i]), is zero.
+    return math.exp(log_x[i] - log_ratio[i] / slopes[i])
 
 
 def transition_notes(
     dataset: xarray.Dataset, over: str | None = None
 ) -> tuple[str, ...]:
-    """Return a sentence for each transition of a sweep along ``over``.
+    """Return a sentence for each row of `transition_table`.
 
-    There is no sentence if the exponent has no limits.
+    There is no sentence if the exponent has no limits, or if there are fewer than four
+    values of the parameter.
     """
     over = dimension(dataset, over)
     table = transitions_of(dataset, over)
@@ -388,15 +411,18 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Return a sentence for each row of a table of transitions."""
     sentences = []
-    fixed = [name for name in dimensions(dataset) if name != over]
+    other_parameters = [name for name in dimensions(dataset) if name != over]
     for row in table.to_dict("records"):
-        place = ", ".join(
-            f"{symbol(dataset, name)} = {number(row[name])}" for name in fixed
+        condition = ", ".join(
+            f"{symbol(dataset, name)} = {number(row[name])}"
+            for name in other_parameters
         )
-        transitions = {name: x for name, x in row.items() if name not in fixed}
+        transitions = {
+            heading: x for heading, x in row.items() if heading not in other_parameters
+        }
         sentence = _sentence(symbol(dataset, over), transitions)
-        if place:
-            sentences.append(f"{place}: {sentence}.")
+        if condition:
+            sentences.append(f"{condition}: {sentence}.")
         else:
             sentences.append(f"{sentence[0].upper()}{sentence[1:]}.")
     return tuple(sentences)
@@ -410,14 +436,16 @@ def _uncertainty(measured: float, error: float, small: float = 0.1) -> str:
     """
     if error <= small * measured:
         return f" ± {number(error, 1)}"
-    # `transition` estimates the error of the logarithm, which is a factor of the value.
+    # An error of the logarithm, as `transition` estimates it, is a factor of the value:
+    # the upper end, measured + error, divided by measured.
     return f", to within a factor of {number(1.0 + error / measured, 2)}"
 
 
 def _sentence(name: str, row: dict[str, Any]) -> str:
     """Say where the transition and other boundaries lie.
 
-    ``row`` is a row of `transition_table` without the values of the other parameters.
+    ``name`` is the symbol of the parameter, and ``row`` is a row of `transition_table`
+    without the values of the other parameters.
     """
     measured = row["measured"]
     predicted = row.get("predicted", math.nan)

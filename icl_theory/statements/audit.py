@@ -1,9 +1,9 @@
 """The audit: every claim of the theory measured, and the open questions answered.
 
-Each family lists its rows and questions in its slot ``claims``. A row is a function
-that measures a statement and returns a `Claim`. `audit` measures all rows and answers
-all questions; its result, an `Audit`, holds two tables, one of claims and one of
-answers. `answer` answers a single question.
+Each family lists its rows and questions in its slot ``claims``, an attribute that
+plug-ins can fill. A row is a function that measures a statement and returns a `Claim`.
+`audit` measures all rows and answers all questions; its result, an `Audit`, holds two
+tables, one of claims and one of answers. `answer` answers a single question.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from icl_theory.statements.claim import (
 from icl_theory.statements.paper import Claims, Paper
 from icl_theory.statements.statement import OURS
 
-# `icl-theory audit` fails if a claim of one of these kinds is violated. If an order of
-# magnitude or an observation turns out wrong, that is a finding.
+# `icl-theory audit` fails if a claim with one of these statuses is violated. If an
+# order of magnitude or an observation turns out wrong, that is a finding.
 BINDING = (Status.EXACT, Status.CERTIFIED)
 # The columns of the table of answers: each is an attribute of `Answer`.
 ANSWER_HEADINGS = ("question", "answer", "command")
@@ -66,12 +66,13 @@ def all_claims() -> AllClaims:
 def claims_in_order(messages: list[str]) -> Iterator[tuple[str, Claims]]:
     """Yield the name and the claims of each family, in the order of the audit's table.
 
-    A family is loaded when its turn comes. If its slot ``claims`` cannot be loaded, the
+    The claims of a family are loaded when its turn comes. If they cannot be loaded, the
     family is passed over and the reason is appended to ``messages``.
     """
     for family in _families_in_order():
         slot = f"the slot claims of the family {family}"
         claims: Any = None
+        # `left_out` catches an error of its block, and appends a message.
         with left_out(slot, messages):
             claims = _slot_of(family)
         if isinstance(claims, Claims):
@@ -85,7 +86,7 @@ def _families_in_order() -> Iterator[str]:
     # Most rows are of the default family, which has the order 0. Unless a plug-in has a
     # negative order, the default family comes first. It is then yielded before
     # `families_known` loads the others.
-    plug_ins, _ = discover()
+    plug_ins, _messages = discover()
     default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins)
     if default_is_first:
         yield registry.DEFAULT
@@ -105,14 +106,14 @@ def _slot_of(family: str) -> Any:
 
 def rows() -> tuple[Row, ...]:
     """Return the rows of every family, in the order of the audit's table."""
-    claims_by_family, _ = all_claims()
+    claims_by_family, _messages = all_claims()
     return tuple(row for claims in claims_by_family.values() for row in claims.rows)
 
 
 def questions() -> dict[str, Question]:
     """Return the open questions of every family by name."""
     by_name: dict[str, Question] = {}
-    claims_by_family, _ = all_claims()
+    claims_by_family, _messages = all_claims()
     for claims in claims_by_family.values():
         for question in claims.questions:
             by_name[question.name] = question
@@ -179,15 +180,15 @@ class Audit(Displayable):
         verdicts = "None of them fails"
         if failing:
             verdicts = f"Those that fail: {_listed(failing)}"
-        return f"{_number(len(self.claims))} judged: {_listed(judged)}. {verdicts}."
+        return f"{_claims_are(len(self.claims))} judged: {_listed(judged)}. {verdicts}."
 
     @property
     def columns(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """The tables of claims and of answers, each as its cells by heading."""
-        cells = [claim.cells() for claim in self.claims]
+        """The tables of claims and of answers, each as its columns by heading."""
+        table_rows = [claim.cells() for claim in self.claims]
         claims: dict[str, list[str]] = {}
         for index, heading in enumerate(HEADINGS):
-            claims[heading] = [row[index] for row in cells]
+            claims[heading] = [cells[index] for cells in table_rows]
         answers: dict[str, list[str]] = {}
         for heading in ANSWER_HEADINGS:
             answers[heading] = [getattr(answer, heading) for answer in self.answers]
@@ -202,15 +203,15 @@ class Audit(Displayable):
         # The page calls the name of a claim "claim", in the first column.
         claims = {"claim": claims.pop("name")} | claims
         answers["command"] = [f"`{command}`" for command in answers["command"]]
-        parts = ["# Audit"]
+        paragraphs = ["# Audit"]
         if self.summary:
-            parts.append(self.summary)
-        parts += ["## Claims", markdown(claims)]
-        parts += ["## Open questions", markdown(answers)]
+            paragraphs.append(self.summary)
+        paragraphs += ["## Claims", markdown(claims)]
+        paragraphs += ["## Open questions", markdown(answers)]
         if self.failures:
             lines = [f"- {line}" for line in self.failures]
-            parts += ["## Left out", "\n".join(lines)]
-        return "\n\n".join(parts) + "\n"
+            paragraphs += ["## Left out", "\n".join(lines)]
+        return "\n\n".join(paragraphs) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tables and counts as text and numbers, for strict JSON.
@@ -232,14 +233,16 @@ class Audit(Displayable):
         }
 
 
-def _number(count: int) -> str:
+def _claims_are(count: int) -> str:
     """Return "1 claim is" or "n claims are" for a count of n."""
     return f"{count} claim is" if count == 1 else f"{count} claims are"
 
 
-def _listed(parts: list[str]) -> str:
-    """Join parts as in "a, b and c"."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _listed(items: list[str]) -> str:
+    """Join one or more items as in "a, b and c"."""
+    if len(items) == 1:
+        return items[0]
+    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def audit(
@@ -299,15 +302,15 @@ def audit(
     claims_by_family, failures = all_claims()
     if paper is not None:
         claims_by_family = _claims_of(paper, claims_by_family)
-    parts = _parts_of(claims_by_family)
+    tasks = _tasks_of(claims_by_family)
     # Both ways of measuring fill ``failures`` and ``seconds``.
     seconds = _Seconds.none()
     if jobs == 1:
-        measured = _measured(parts.rows, quick, failures, seconds)
-        answers = _answered(parts.questions, quick, failures, seconds)
+        measured = _measured(tasks.rows, quick, failures, seconds)
+        answers = _answered(tasks.questions, quick, failures, seconds)
     else:
-        results = _in_processes(parts, quick, paper, jobs)
-        measured, answers = _joined(results, parts.rows, failures, seconds)
+        results = _in_processes(tasks, quick, paper, jobs)
+        measured, answers = _joined(results, tasks.rows, failures, seconds)
     return Audit(
         claims=measured,
         answers=answers,
@@ -330,8 +333,8 @@ class _FamilyQuestion(NamedTuple):
     name: str  # name of the question
 
 
-class _Parts(NamedTuple):
-    """The parts of an audit, in the order of its tables."""
+class _Tasks(NamedTuple):
+    """The rows to measure and the questions to answer, in the order of the tables."""
 
     rows: list[_FamilyRow]
     questions: list[_FamilyQuestion]
@@ -349,15 +352,15 @@ class _Seconds(NamedTuple):
         return cls(of_rows={}, of_questions={})
 
 
-def _parts_of(claims_by_family: Mapping[str, Claims]) -> _Parts:
-    """Return all rows and questions of some families."""
-    parts = _Parts(rows=[], questions=[])
+def _tasks_of(claims_by_family: Mapping[str, Claims]) -> _Tasks:
+    """Return all rows and questions of the families in ``claims_by_family``."""
+    tasks = _Tasks(rows=[], questions=[])
     for family, claims in claims_by_family.items():
         for row in claims.rows:
-            parts.rows.append(_FamilyRow(family, row))
+            tasks.rows.append(_FamilyRow(family, row))
         for question in claims.questions:
-            parts.questions.append(_FamilyQuestion(family, question.name))
-    return parts
+            tasks.questions.append(_FamilyQuestion(family, question.name))
+    return tasks
 
 
 def _answered(
@@ -398,12 +401,14 @@ def _measure_in_process(
 ) -> _ProcessResult:
     """Measure a range of rows and answer questions, in a process of its own.
 
-    Some rows cannot be sent to another process, so only the numbers of rows are sent.
+    Some rows cannot be pickled, so the process gets the numbers of the rows, which
+    count from 0 in the list that ``_tasks_of`` makes.
     """
-    claims_by_family, _ = all_claims()
+    # The calling process reports the families whose claims cannot be loaded.
+    claims_by_family, _messages = all_claims()
     if paper is not None:
         claims_by_family = _claims_of(paper, claims_by_family)
-    rows = _parts_of(claims_by_family).rows
+    rows = _tasks_of(claims_by_family).rows
     failures: list[str] = []
     seconds = _Seconds.none()
     own_rows = [rows[number] for number in row_numbers]
@@ -414,7 +419,7 @@ def _measure_in_process(
 
 
 def _in_processes(
-    parts: _Parts, quick: bool, paper: str | None, jobs: int
+    tasks: _Tasks, quick: bool, paper: str | None, jobs: int
 ) -> list[_ProcessResult]:
     """Measure rows and answer questions in several processes.
 
@@ -422,9 +427,9 @@ def _in_processes(
     """
     from icl_theory.sweeps.workers import processes  # few audits need it
 
-    ranges = _ranges_of_modules(parts.rows)
+    ranges = _ranges_of_modules(tasks.rows)
     # More processes than processors would take turns.
-    count = min(jobs, len(ranges) + len(parts.questions), os.cpu_count() or 1)
+    count = min(jobs, len(ranges) + len(tasks.questions), os.cpu_count() or 1)
     with processes(count) as pool:
         futures = [
             pool.submit(_measure_in_process, row_numbers, [], quick, paper)
@@ -432,7 +437,7 @@ def _in_processes(
         ]
         futures += [
             pool.submit(_measure_in_process, range(0), [question], quick, paper)
-            for question in parts.questions
+            for question in tasks.questions
         ]
         return [future.result() for future in counted(futures, "parts")]
 
@@ -481,6 +486,7 @@ def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, C
     for family, claims in claims_by_family.items():
         for paper in claims.papers:
             family_and_paper[paper.name] = (family, paper)
+    # `choice` refuses a name that no paper has.
     choice("paper", name, family_and_paper)
     family, paper = family_and_paper[name]
     return {family: Claims(papers=(paper,))}
@@ -510,14 +516,14 @@ def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
 def _row_at(number: int) -> _FamilyRow:
     """Return the row with the number ``number`` in the table.
 
-    Families that come after the family of this row in the table are not loaded, because
-    loading takes longer than most rows.
+    The claims of families that come later in the table are not loaded, because loading
+    takes longer than most rows.
     """
     rows: list[_FamilyRow] = []
     # Messages about families that cannot be loaded are thrown away.
     for family, claims in claims_in_order([]):
         rows += [_FamilyRow(family, row) for row in claims.rows]
-        # Return the row as soon as its family is loaded. A number that is no int, or
+        # Return the row as soon as it is loaded. A number that is no int, or that is
         # beyond the rows so far, is checked at the end.
         if type(number) is int and 1 <= number <= len(rows):
             return rows[number - 1]

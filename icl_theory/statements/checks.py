@@ -1,7 +1,7 @@
-"""Compare a run with the theory and with samples, as the claims of its family say.
+"""Compare a run with the theory of its family, and with samples.
 
-The claims of a family may have two functions: ``check`` evaluates the statements of the
-theory on a run, and ``compare`` compares a run with samples.
+The claims of a family, a `Claims`, may have two functions: ``check`` evaluates the
+statements of the theory on a run, and ``compare`` compares a run with samples.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
 
     A family may have its own comparison; for regression it is
     `icl_theory.regression.crosscheck`. In any other family that can be sampled, losses
-    and gradients are compared at the first, the middle and the last saved state.
+    and gradients are compared at the first, the middle and the last saved state, or
+    only at the first if the run has fewer parameters than the sampled problem.
 
     Parameters
     ----------
@@ -139,8 +140,9 @@ def _with_samples(
 ) -> CrossCheck:
     """Compare exact and sampled losses and gradients at three states of a run.
 
-    The arguments are the options of `crosscheck` for a family that has no comparison of
-    its own.
+    If the run has fewer parameters than the sampled problem, they are compared only at
+    the initial state. The arguments are the options of `crosscheck` for a family that
+    has no comparison of its own.
     """
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
@@ -164,13 +166,13 @@ def _with_samples(
         smallest_errors = []
         for check in checks:
             # The name of a check is "quantity at state".
-            checked_quantity, _, _ = check.name.partition(" at ")
+            checked_quantity, _at, _state = check.name.partition(" at ")
             if quantity in checked_quantity:
                 smallest_errors.append(detectable(check, batches - 1))
         return max(smallest_errors)
 
-    # The curves are for training on samples, which only the comparison of regression
-    # does.
+    # A `CrossCheck` also has curves of training on samples. Only the comparison of
+    # regression trains on samples.
     no_curve = np.zeros(0)
     return CrossCheck(
         checks=tuple(checks),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # The value of `Claim.formula` if a formula of ours stands in for the paper's own.
 RECONSTRUCTED = "as reconstructed"
+# The remark of `Claim.finding` on a formula of ours that fails.
 OURS_ALONE = "This concerns our formula, not the published one"
 # The endings of a claim's source that mark a formula as ours and not the paper's own.
 REMARKS = (
@@ -56,9 +57,10 @@ HEADINGS = (
 class Outcome(Enum):
     """Whether measurements confirm a statement.
 
-    A verdict begins with one of the values, and may then name the constants that are
-    far off (LOOSE), the cases to which a statement is restricted (ONLY), the example
-    for which it fails (COUNTEREXAMPLE), or the limit in which it fails (LIMIT).
+    The verdict of a `Claim` begins with one of the values. The rest of the verdict may
+    say in which way the statement is loose (LOOSE), and name the cases to which it is
+    restricted (ONLY), the example for which it fails (COUNTEREXAMPLE), or the limit in
+    which it fails (LIMIT).
     """
 
     # The order matters: `Claim.outcome` takes the first value with which the verdict
@@ -170,7 +172,7 @@ class Claim:
 
     @property
     def finding(self) -> str:
-        """The verdict, which also says if a formula of ours replaces the paper's."""
+        """The verdict, with a remark if a formula of ours stands in for the paper's."""
         if self.formula != RECONSTRUCTED:
             return self.verdict
         # A failure of our formula must not be read or quoted as a failure of the paper.
@@ -242,11 +244,18 @@ def row(
     text("bound", bound)
 
     def decorate(measure: Callable[[bool], Claim]) -> Row:
-        """Return the row that a function measures."""
+        """Turn the function ``measure`` into a row."""
         if isinstance(name, Statement):
             statement = name
         else:
-            statement = Statement(name, source, words(measure), "", status)
+            # The kind says how a check of a run compares two numbers. A row has none.
+            statement = Statement(
+                name=name,
+                source=source,
+                statement=words(measure),
+                kind="",
+                status=status,
+            )
 
         @functools.wraps(measure)
         def measured_row(quick: bool) -> Claim:
@@ -271,13 +280,14 @@ def identity(
     """Turn a generator of errors into a row of the audit, for an exact identity.
 
     The generator yields errors, or pairs of arrays: measured, and expected. The error
-    of a pair is the largest difference between its arrays, relative to the expected
-    one. At its end the generator returns the grid of measured cases in words. The row
-    holds if the largest error is at most ``allowed``.
+    of a pair is the largest difference between entries of its arrays, relative to the
+    expected entry. At its end the generator returns the grid of measured cases in
+    words. The identity holds if the largest error is at most ``allowed``. The arguments
+    ``name`` and ``source`` are as in `row`.
     """
 
     def decorate(cases: Callable[[bool], Errors]) -> Row:
-        """Return the row of a function that makes a generator of errors."""
+        """Turn the function ``cases``, which returns a generator, into a row."""
 
         # `row` takes the statement from the docstring, which `wraps` copies from the
         # function ``cases``.
@@ -330,7 +340,8 @@ def along(
 ) -> Series:
     """Return a curve of the values at the saved states of a run.
 
-    The curve leaves out the initial state, because axes of steps are logarithmic.
+    The curve leaves out the initial state: axes of steps are logarithmic, and the step
+    of this state is 0.
     """
     return Series(label, run.t[1:], values[1:], points)
 
@@ -405,7 +416,7 @@ def question(
     text("y_scale", y_scale)
 
     def decorate(measure: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
-        """Return the question that a function answers."""
+        """Turn the function ``measure`` into a question."""
 
         def answer(quick: bool) -> Answer:
             """Measure the answer, on smaller grids if ``quick`` is true."""

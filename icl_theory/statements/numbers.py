@@ -1,4 +1,4 @@
-"""Numbers that rows measure, such as errors and exponents, and how they are written."""
+"""Numbers that rows of the audit measure, such as errors, and how they are written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
 
-# The number of steps after which `minimum` ends, even if the gradient is still larger
-# than its limit. The number is generous; it only ends a search that finds no minimum.
+# The number of steps after which `minimum` ends, even if the gradient still exceeds
+# ``gtol``. The number is generous; it only ends a search that finds no minimum.
 MOST_STEPS = 5000
 
 
 def off(measured: Any, expected: Any) -> float:
     """Return the largest relative difference between entries of two arrays.
 
-    Each difference is relative to the entry of ``expected``, which may not be 0.
+    Each difference is relative to the entry of ``expected``, which must not be 0.
     """
     return float(np.max(np.abs(np.asarray(measured) / expected - 1.0)))
 
@@ -33,12 +33,12 @@ def apart(measured: Any, expected: Any) -> float:
 def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
     """Return the losses of a trainer on ``count`` of its batches, (count,).
 
-    All losses are at the same parameters. A trainer draws a batch of prompts for each
-    step, and ``first`` is the step of the first batch.
+    All losses are at the same parameters, ``params``. A trainer is a risk that draws a
+    batch of prompts for each step, and ``first`` is the step of the first batch.
     """
     losses_of_batches = []
     for step in range(first, first + count):
-        loss, _ = trainer.evaluate(params, step)
+        loss, _gradient = trainer.evaluate(params, step)
         losses_of_batches.append(loss)
     return np.array(losses_of_batches)
 
@@ -46,9 +46,9 @@ def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
 def deviations(samples: Any, expected: Any) -> Array:
     """Return the distances of sample means from expectations, in standard errors.
 
-    The first axis of ``samples`` counts the samples. Distances have no sign. If the
-    samples are all equal, `z_score` counts a difference by rounding as about one
-    standard error, and any larger difference as very many.
+    The first axis of ``samples`` counts the samples. The distances are absolute values.
+    If the samples are all equal, `z_score` counts a difference by rounding as about one
+    standard error at most, and a difference far above rounding as very many.
     """
     # Loaded here, because few rows draw samples.
     from icl_theory.engine.comparison import z_score
@@ -91,7 +91,7 @@ def power(x: Any, y: Any) -> float:
 
     It is the slope of a line that is fitted to ln y against ln x by least squares.
     """
-    slope, _ = np.polyfit(np.log(x), np.log(y), 1)
+    slope, _intercept = np.polyfit(np.log(x), np.log(y), 1)
     return float(slope)
 
 
@@ -128,6 +128,7 @@ def listed(values: Iterable[Any], digits: str = "") -> str:
 def named(values: Mapping[str, Any], digits: str = "") -> str:
     """Return names with their numbers, as in "a 1, b 2".
 
-    The format of the numbers is ``digits``.
+    ``values`` has the numbers by name. ``digits`` is the format of a number, such as
+    ".1f".
     """
     return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())

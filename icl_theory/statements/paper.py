@@ -46,7 +46,7 @@ class Reading:
 
 
 class Setting(NamedTuple):
-    """A setting of the explorer, a page of HTML, that shows the model of a paper.
+    """A setting of the explorer (a page of HTML) that shows the model of a paper.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Paper:
     entry : ModelEntry, optional
         The paper's line in the table of models.
     folder : Path, optional
-        Folder of the prose of its page, a Markdown file with the name of the paper
+        Folder with the prose of the page: a Markdown file with the name of the paper
         (``icl_theory.results.prose``). ``reproduce`` refuses a paper without a folder.
 
     Examples

@@ -22,7 +22,7 @@ OURS = "this package"
 
 
 class Status(StrEnum):
-    """The kind of a claim."""
+    """The strength of a claim."""
 
     EXACT = "exact"  # an identity
     CERTIFIED = "certified"  # an inequality with all its constants
@@ -125,7 +125,7 @@ class Statement:
     name, source, statement, kind : str
         As in `BoundCheck`.
     status : Status
-        The kind of claim that a row of the audit makes with this statement.
+        The status of the claim that a row of the audit makes with this statement.
     sides : callable, optional
         A function of a run that measures both sides and returns them in a `BoundCheck`,
         or raises `UnstatedError` if a hypothesis of the statement fails. A statement
@@ -169,8 +169,8 @@ class Statement:
         except UnstatedError as error:
             return self.unstated(str(error))
         assert check.bound is not None
-        # An infinite side comes from an overflow. A comparison with it could confirm
-        # the statement for any value of the other side.
+        # A side that is infinite or NaN comes from an overflow. A comparison with an
+        # infinite side could confirm the statement for any value of the other side.
         numbers = [check.measured, *np.atleast_1d(check.bound)]
         if not np.isfinite(np.array(numbers, dtype=float)).all():
             return self.unstated("beyond the range of float64")

@@ -1,4 +1,4 @@
-"""Sweeps: grids of points, which any executor evaluates and a store keeps on disk.
+"""Sweeps: grids of points that any executor evaluates, and stores of them on disk.
 
 No module here depends on a particular family.
 """

@@ -48,8 +48,8 @@ def estimate(
     """
     grid = planned.grid
     is_exact = grid.size <= samples
-    index = _random_points(grid.size, samples)
-    is_batched = _is_batched(planned, index)
+    random_points = _random_points(grid.size, samples)
+    is_batched = _is_batched(planned, random_points)
     batched_count = round(grid.size * float(is_batched.mean()))
     alone_count = grid.size - batched_count
     about = "" if is_exact else "about "
@@ -59,12 +59,13 @@ def estimate(
         f"{_counted(grid.size, 'point')} in {_counted(grid.chunks, 'chunk')}, "
         f"{about}{batched_count:,} in batches and {alone_count:,} one by one"
     )
-    timing_alone = _time_alone(planned, index[~is_batched], budget)
-    batch_points = _points_of_a_batch(planned, index[is_batched])
+    timing_alone = _time_alone(planned, random_points[~is_batched], budget)
+    batch_points = _points_of_a_batch(planned, random_points[is_batched])
     timing_in_batches = _time_together(planned, batch_points, budget)
     seconds_alone = alone_count * timing_alone.seconds
     seconds_in_batches = batched_count * timing_in_batches.seconds
     seconds = (seconds_alone + seconds_in_batches) / workers
+    # `duration` writes whole seconds, which are too coarse for a short time.
     time_needed = duration(seconds) if seconds >= 10 else f"{seconds:.1g} s"
     by_workers = f" on {workers} workers" if workers > 1 else ""
     yield f"about {time_needed}{by_workers}"
@@ -166,7 +167,8 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
         # Take evenly spaced points, so that each batch spans the whole of ``index``.
         sample = index[np.linspace(0, len(index) - 1, count).astype(int)]
         values = attempt(planned.model, planned.grid.points(sample))
-        errors += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
+        has_failed = values[STATUS.name] == FAILED
+        errors += values[MESSAGE.name][has_failed].tolist()
         batch_seconds = time.perf_counter() - start
     return Timing(batch_seconds / max(count, 1), errors)
 
@@ -212,8 +214,9 @@ class Progressed(NamedTuple):
 def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
     """Simulate a point for up to ``budget`` seconds.
 
-    Return the seconds that its run would still take after that: 0 if the run ends in
-    time, and an estimate otherwise.
+    ``point`` has the parameters of the point by name, as arrays of one value. Return
+    the seconds that its run would still take after that: 0 if the run ends in time, and
+    an estimate otherwise.
     """
     moments: list[Progressed] = []
 
@@ -225,9 +228,9 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
             # An exception is the only way to end a run from its callback.
             raise TimeoutError
 
-    # Each parameter of the point is an array of one value.
     problem = planned.model.problem({name: value[0] for name, value in point.items()})
     try:
+        # `measured` computes the columns of the point, which a sweep also does.
         problem.measured(problem.simulate(callback=stop_when_late))
     except TimeoutError:
         # The run would have ended at the target, or at the last step allowed. It takes
@@ -271,7 +274,7 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
     steps_taken = moments[-1].step
     if takes_every_step:
         return spent * (last / steps_taken - 1.0)
-    # The step that the run had reached after half of the time.
+    # The first recorded step after half of the time.
     step_at_half = next(step for clock, step in moments if clock - start >= spent / 2)
     growth = max(steps_taken / max(step_at_half, 1), LEAST_GROWTH)
     # In each period of half the time spent, n grows by the factor ``growth``. So n

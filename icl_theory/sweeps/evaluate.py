@@ -66,6 +66,7 @@ KEPT_BYTES_PER_POINT = 64
 # This text distinguishes this process from a worker on another machine that has the
 # same process number.
 _HOME = uuid.uuid4().hex
+# A function of the number of finished points and the number of all points.
 Progress = Callable[[int, int], None]
 
 
@@ -89,7 +90,8 @@ class Evaluated(NamedTuple):
     Parameters
     ----------
     values : dict
-        The columns by name, (size,) each; empty if ``hold`` was False.
+        The columns by name, with a value for each point of the grid; empty if ``hold``
+        was False.
     interrupted : bool
         Whether Ctrl-C ended the evaluation.
     """
@@ -118,8 +120,8 @@ def evaluate(
     storage : Store, optional
         The store of the sweep. Chunks in it are not evaluated again, and new chunks are
         added as they are finished. The store keeps the columns with which it was made.
-        The result has these columns, too, and columns that the store lacks have no
-        values.
+        The result has the columns of the store and of the model. Columns of the model
+        that the store lacks have no values, even in new chunks.
     progress : callable, optional
         Called with the number of finished points and the number of all points: first
         with the points in the store, then after every chunk.
@@ -155,7 +157,7 @@ def evaluate(
     """
     _keep_freed(KEPT_BYTES_PER_POINT * grid.size)
     if storage is None:
-        # The result has the columns that a new store would have.
+        # A new store would have the columns of the model.
         stored_columns = model.columns
         is_done = np.zeros(grid.chunks, dtype=bool)
     else:
@@ -171,7 +173,8 @@ def evaluate(
         if filled is not None and storage is not None:
             storage.fill(filled)
         show(finished_points, grid.size)
-        task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
+        home = (_HOME, os.getpid())
+        task = partial(_evaluate_chunk, model, grid, home)
         not_done = np.flatnonzero(~is_done)
         chunks = _finished_chunks(grid, model, not_done, executor, task)
         # The order in which BLAS adds depends on the number of its threads. So BLAS has
@@ -179,7 +182,8 @@ def evaluate(
         # Ctrl-C, cancels the chunks that have not started.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
             for chunk, computed, may_be_stored in chunks:
-                # The result has the same columns as a later reading of the store.
+                # `conform` gives the columns of the store, so that the result is the
+                # same as if the store were read later.
                 values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)
@@ -349,6 +353,7 @@ def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
     except Exception as error:
         if size == 1:
             return failed(model.columns, 1, error)
+    # The model has raised an error for several points.
     middle = size // 2
     first = attempt(model, {name: x[:middle] for name, x in points.items()})
     second = attempt(model, {name: x[middle:] for name, x in points.items()})
@@ -361,7 +366,7 @@ def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
 
 
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
-    """Return messages of at most LONGEST characters that can be encoded as UTF-8."""
+    """Return messages cut to LONGEST characters, such that UTF-8 can encode them."""
     messages = texts.ravel().tolist()
     if all(len(text) <= LONGEST and text.isascii() for text in messages):
         return texts
@@ -379,8 +384,8 @@ def _encodable(text: str) -> str:
 def one_line(error: BaseException) -> str:
     """Return the text of an error on one line.
 
-    The type of the error stands before the text, unless it is a ValueError, whose text
-    says enough. If the text is empty, only the type is returned.
+    The type of the error stands before the text, unless the error is a ValueError,
+    whose text says enough. If the text is empty, only the type is returned.
     """
     text = " ".join(str(error).split())
     if not text:

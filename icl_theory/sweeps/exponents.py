@@ -33,6 +33,7 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     ndarray
         The exponents, in the shape of ``steps``.
     """
+    # A centred difference needs the next smaller and the next larger value of x.
     order = np.argsort(values)
     log_steps = np.log(np.where(steps > 0, steps, np.nan)).take(order, dimension)
     with np.errstate(divide="ignore", invalid="ignore"):

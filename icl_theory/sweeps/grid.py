@@ -3,8 +3,8 @@
 A grid is cut into tiles of at most a given number of points, which does not depend on
 the number of workers. A tile is a block of the grid, so that it is also a chunk of the
 array in which a column is kept. The argument ``chunk`` of a method is the number of a
-tile. Only the field ``chunk`` of `Grid` and the argument of `Grid.cut` are a number of
-points, the largest in a tile.
+tile, counted from 0 in C order. Only the field ``chunk`` of `Grid` and the argument of
+`Grid.cut` are a number of points, the largest in a tile.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ LARGEST_CHUNK = 2**20
 # The largest number of characters of a message that is kept, so that long messages
 # cannot fill a store.
 LONGEST = 1000
-# The columns of some points by name, one value for each point.
+# The columns of some points by name. A column has one value for each point, or a single
+# value for all of them (see `once`).
 Values = dict[str, NDArray[Any]]
 # Modules that xarray loads for its first dataset. `load_whole` loads them beforehand,
 # so that Ctrl-C cannot leave one of them half loaded.
@@ -83,8 +84,8 @@ class Column(NamedTuple):
         fails, -1 does not apply), "predicted", "boundary", "set" (for training on a
         fixed set of prompts), "status" or "detail".
     extra : tuple of pairs
-        Further attributes. ``("table", 1)`` puts a word or a detail into tables if any
-        point has a value.
+        Further attributes. ``("table", 1)`` puts a word into tables, and a detail if
+        any point has a value.
     """
 
     name: str
@@ -175,12 +176,12 @@ class Grid:
     def __post_init__(self) -> None:
         integer("chunk", self.chunk, minimum=1, maximum=LARGEST_CHUNK)
         integer("points", self.size, minimum=1, maximum=INT64_MAX)
-        most = _most_chunks(self.axes)
-        if self.chunks > most:
+        most_tiles = _most_chunks(self.axes)
+        if self.chunks > most_tiles:
             raise argument_error(
                 "points",
                 self.size,
-                f"in at most {most:,} chunks, not in {self.chunks:,}",
+                f"in at most {most_tiles:,} chunks, not in {self.chunks:,}",
             )
 
     @classmethod
@@ -191,8 +192,9 @@ class Grid:
         """
         size = math.prod(len(axis.values) for axis in axes)
         # There are at most four times as many tiles as size / chunk. A factor of up to
-        # 2 comes from tiles that have little more than half of ``chunk`` points.
-        # Another comes from the last tile along an axis, which may have a single point.
+        # 2 comes from tiles that have little more than half of ``chunk`` points, and
+        # another factor of up to 2 from the last tile along an axis, which may have a
+        # single point.
         large_enough = 4 * size // _most_chunks(axes)
         return cls(axes, min(max(chunk, large_enough), LARGEST_CHUNK))
 
@@ -250,44 +252,50 @@ class Grid:
             # The last tile along an axis may be shorter: it has the remaining points.
             remaining = axis_length - tile_length * np.arange(tile_count)
             lengths = np.minimum(tile_length, remaining)
+            # The size of a tile is the product of its lengths along all axes.
             sizes = np.multiply.outer(sizes, lengths)
         return sizes.ravel()
 
     def region(self, chunk: int) -> tuple[slice, ...]:
         """Return the block of the grid that a tile covers, as a slice of each axis."""
         slices = []
-        places = np.unravel_index(chunk, self.tiles)
-        for place, tile_length, axis_length in zip(
-            places, self.tile, self.shape, strict=True
+        # The number of the tile along each axis, from 0.
+        positions = np.unravel_index(chunk, self.tiles)
+        for position, tile_length, axis_length in zip(
+            positions, self.tile, self.shape, strict=True
         ):
-            start = int(place) * tile_length
+            start = int(position) * tile_length
             slices.append(slice(start, min(start + tile_length, axis_length)))
         return tuple(slices)
 
     def indices_of(self, chunk: int) -> NDArray[np.int64]:
         """Return the flat indices of the points of a tile, (P,), in C order."""
-        return np.ravel_multi_index(np.ogrid[self.region(chunk)], self.shape).ravel()
+        # The indices along each axis, in shapes that broadcast to the tile.
+        indices_along_axes = np.ogrid[self.region(chunk)]
+        return np.ravel_multi_index(indices_along_axes, self.shape).ravel()
 
     def points(self, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the parameters of points by name, (P,) each; numbers are float64.
 
         ``index``, (P,), has the flat indices of the points.
         """
-        places = np.unravel_index(index, self.shape)
-        return {
-            axis.name: axis.plain[i] for axis, i in zip(self.axes, places, strict=True)
-        }
+        parameters = {}
+        indices_along_axes = np.unravel_index(index, self.shape)
+        for axis, axis_index in zip(self.axes, indices_along_axes, strict=True):
+            parameters[axis.name] = axis.plain[axis_index]
+        return parameters
 
     def points_of(self, chunk: int, plain: bool = True) -> dict[str, NDArray[Any]]:
-        """Return the parameters of the points of a tile by name, in C order.
+        """Return the parameters of the points of a tile by name, (P,) each, in C order.
 
         Numbers are float64. If ``plain`` is False, whole numbers are int64.
         """
-        parts = []
+        values_in_tile = []
         for axis, part in zip(self.axes, self.region(chunk), strict=True):
             values = axis.plain if plain else axis.values
-            parts.append(values[part])
-        grids = np.meshgrid(*parts, indexing="ij", copy=False)
+            values_in_tile.append(values[part])
+        # Every parameter in the shape of the tile.
+        grids = np.meshgrid(*values_in_tile, indexing="ij", copy=False)
         return {
             axis.name: parameter.ravel()
             for axis, parameter in zip(self.axes, grids, strict=True)
@@ -350,7 +358,8 @@ def once(values: NDArray[Any]) -> NDArray[Any]:
     # Floats are compared by their bits, so that NaN equals itself and 0 differs from
     # -0.
     bits = values.view(np.int64) if values.dtype.kind == "f" else values
-    # In most columns that vary, the two ends differ, which is quick to test.
+    # In most columns that vary, the first and the last value differ, which is quick to
+    # test.
     if bits[-1] != bits[0]:
         return values
     is_constant = (bits == bits[0]).all()
@@ -389,7 +398,7 @@ class Filled:
         check_fits("points", grid.size, bytes_of(columns, grid.size))
         self._grid = grid
         self._columns = (*columns, STATUS, MESSAGE)
-        self._held = {
+        self._arrays = {
             column.name: np.full(grid.shape, empty(column), dtype=column.dtype)
             for column in self._columns
         }
@@ -407,16 +416,16 @@ class Filled:
         columns = values.items() if isinstance(values, dict) else values
         try:
             for name, column_values in columns:
-                held = self._held[name]
-                held[region] = as_block(column_values, held[region].shape)
+                array = self._arrays[name]
+                array[region] = as_block(column_values, array[region].shape)
         except KeyboardInterrupt:
             for column in self._columns:
-                self._held[column.name][region] = empty(column)
+                self._arrays[column.name][region] = empty(column)
             raise
 
     def values(self) -> Values:
-        """Return every column by name, (size,) each."""
-        return {name: held.ravel() for name, held in self._held.items()}
+        """Return every column by name, as an array of all points in C order."""
+        return {name: array.ravel() for name, array in self._arrays.items()}
 
 
 def assembled(
@@ -428,8 +437,9 @@ def assembled(
     """Return evaluated columns as a labelled dataset with ``attributes``.
 
     Swept axes are dimensions, and fixed axes are scalar coordinates. Each column is a
-    variable; its unit and description are attributes. ``values`` have a column by name,
-    as a flat array, which `evaluate` returns, or in the shape of the swept axes.
+    variable; its unit and description are attributes. ``values`` has the columns by
+    name: flat arrays, as `evaluate` returns them, or arrays in the shape of the swept
+    axes.
     """
     load_whole(*LABELLED)
     import xarray
@@ -443,14 +453,14 @@ def assembled(
             coordinates[axis.name] = (axis.name, axis.values, attrs)
         else:
             coordinates[axis.name] = ((), axis.values[0], attrs)
-    names = [axis.name for axis in swept]
+    dimension_names = [axis.name for axis in swept]
     variables = {}
     for column in (*columns, STATUS, MESSAGE):
         array = values[column.name].reshape(shape)
         # The fast path takes the array as it is. Otherwise xarray would search a
         # million messages for objects that it can convert.
         variables[column.name] = xarray.Variable(
-            names, array, described(column), fastpath=True
+            dimension_names, array, described(column), fastpath=True
         )
     return xarray.Dataset(variables, coords=coordinates, attrs=dict(attributes))
 

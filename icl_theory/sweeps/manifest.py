@@ -38,9 +38,11 @@ AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": np.str_}
 # The dtypes that a column may have.
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
-# Attributes that every column has in a dataset.
+# The attributes in a dataset that come from the fields of a column other than
+# ``extra``, its further attributes.
 ATTRIBUTES = {"units", "description", "symbol", "tex", "role"}
-# The largest number of characters with which an error describes a fact of a sweep.
+# The largest number of characters with which an error describes an argument or a
+# column.
 LONGEST_FACT = 60
 # JSON has no infinite numbers, so the file has words for them.
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
@@ -130,7 +132,8 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
         document = json.loads(content.decode("utf-8"))
         if document["format"] == FORMAT:
             manifest, commands = _from_document(document)
-            has_status = _kinds(manifest.columns[-2:]) == _kinds((STATUS, MESSAGE))
+            last_columns = _names_and_dtypes(manifest.columns[-2:])
+            has_status = last_columns == _names_and_dtypes((STATUS, MESSAGE))
             # If the file is undamaged, writing the manifest again gives exactly its
             # bytes.
             if has_status and manifest.written(commands) == content:
@@ -140,13 +143,13 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
     raise ValueError(problem)
 
 
-def _kinds(columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Return names and types; another version may have other descriptions."""
+def _names_and_dtypes(columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Return the names and dtypes, which all versions share, unlike descriptions."""
     return [(column.name, column.dtype) for column in columns]
 
 
 def _from_document(document: dict[str, Any]) -> tuple[Manifest, list[str]]:
-    """Return the manifest and the commands of a document, or refuse a large one."""
+    """Return the manifest and the commands of a document, or refuse one too large."""
     # The first MOST_AXES + 1 axes are enough for Manifest to refuse too many.
     axes = tuple(_axis(**facts) for facts in document["axes"][: MOST_AXES + 1])
     columns = tuple(_column(**facts) for facts in document["columns"])
@@ -158,7 +161,7 @@ def _from_document(document: dict[str, Any]) -> tuple[Manifest, list[str]]:
 
 
 def _other_format(document: dict[str, Any]) -> str:
-    """Return a sentence on the format of a file and the version that wrote it."""
+    """Say which format a file has, and which version wrote it if the file says so."""
     arguments = document.get("arguments")
     writer = ""
     if isinstance(arguments, dict) and "version" in arguments:
@@ -196,6 +199,7 @@ def difference(stored: dict[str, Any], new: dict[str, Any], most: int = 4) -> st
     The sweeps are given by `Manifest.facts`. A column that only one of them has does
     not count as a difference; see `icl_theory.sweeps.stored_columns`.
     """
+    # Pairs of a stored and a new fact, by name.
     pairs = {"chunk": (stored["chunk"], new["chunk"])}
     pairs |= _pairs(stored["arguments"], new["arguments"])
     pairs |= _pairs(_by_name(stored["axes"]), _by_name(new["axes"]))
@@ -210,7 +214,7 @@ def difference(stored: dict[str, Any], new: dict[str, Any], most: int = 4) -> st
     ]
     if differences:
         return "; ".join(differences[:most])
-    # Axes of the same name are equal here, so the two lists can differ only in order.
+    # No axis differs, so the two lists of axes can differ only in their order.
     if stored["axes"] != new["axes"]:
         return "its quantities have another order"
     return ""
@@ -249,7 +253,7 @@ def _brief_axis(values: list[Any], swept: bool) -> str:
 
 
 def _axis_facts(axis: Axis) -> dict[str, Any]:
-    """Return an axis as plain JSON; `_axis` reads it."""
+    """Return an axis as plain JSON; ``_axis`` reads it."""
     values = [INFINITE_NAMES.get(value, value) for value in axis.values.tolist()]
     return axis._asdict() | {
         "values": values,
@@ -279,7 +283,7 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
 
 
 def _column_facts(column: Column) -> dict[str, Any]:
-    """Return a column as plain JSON; `_column` reads it."""
+    """Return a column as plain JSON; ``_column`` reads it."""
     # Writing and reading JSON turns tuples into lists, as in a column read from a file.
     return dict(json.loads(json.dumps(column._asdict())))
 
@@ -294,8 +298,8 @@ def _column(extra: list[list[Any]], **words: str) -> Column:
     for name, value in extra:
         _check_texts([name])
         # The present code may not know a stored column, so its further attributes enter
-        # the dataset unchecked. They must not replace an attribute that every column
-        # has.
+        # the dataset unchecked. They must not replace an attribute that comes from
+        # another field.
         if name in ATTRIBUTES:
             raise ValueError("a column has further attributes of other names")
         if isinstance(value, list):

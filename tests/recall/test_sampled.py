@@ -339,6 +339,6 @@ def test_reparameterisation_needs_the_matrices_that_it_sets() -> None:
         reparameterised(risk, gamma=0.5)
     for attention in ("linear", "relu"):
         with pytest.raises(
-            ValueError, match=r"v = 2\.0: must be left out unless softmax"
+            ValueError, match=r"v = 2\.0: must be left out unless attention = 'softmax'"
         ):
             reparameterised(TransformerRisk(small(0.2), attention), v=2.0)

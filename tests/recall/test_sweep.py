@@ -66,7 +66,7 @@ def test_the_coordinates_of_a_sweep_of_a_task_are_those_of_the_task(
     )
     with pytest.raises(
         ValueError,
-        match=r"V = \[12, 13\]: a task carries its own V; give one of the two",
+        match=r"V = \[12, 13\]: the task already sets V; give one of the two",
     ):
         icl.sweep(icl.Recall, task=task, V=[12, 13])
 

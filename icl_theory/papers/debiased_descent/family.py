@@ -72,10 +72,15 @@ class SoftmaxHeads(Family):
     goal: ClassVar[tuple[str, float]] = ("above", 0.05)
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
-            "best", "f8", "", "best size of ω of one head or two", "ω*", r"\omega^*"
+            "best",
+            "f8",
+            "",
+            "best |ω| of one head, or of two heads with opposite ω",
+            "ω*",
+            r"\omega^*",
         ),
         Column(
-            "zero_sum", "f8", "", "|Σμ|/Σ|μ| at the end: 0 where output weights cancel"
+            "zero_sum", "f8", "", "|Σμ|/Σ|μ| at the end: 0 if the output weights cancel"
         ),
         Column("omega", "f8", "", "largest |ω| at the end", "ω", r"\omega"),
     )

@@ -557,7 +557,12 @@ class InductionHeads(Family):
             "α_1",
             r"\alpha_1",
         ),
-        Column("new_loss", "f8", "", "loss on new chains at the end, if few are given"),
+        Column(
+            "new_loss",
+            "f8",
+            "",
+            "loss on new chains at the end, if it trains on a finite number of chains",
+        ),
     )
 
     eta: float | str = learning_rate(1.0)
@@ -588,7 +593,9 @@ class InductionHeads(Family):
     )
     transitions: Any = parameter(None, kind=_optional_array(3), meaning="given chains")
     points: int = parameter(
-        64, kind=Whole(minimum=4, maximum=2**20), meaning="chains that stand for all"
+        64,
+        kind=Whole(minimum=4, maximum=2**20),
+        meaning="chains that approximate the law",
     )
     start: Any = parameter(
         "uniform",
@@ -600,7 +607,9 @@ class InductionHeads(Family):
         "square", kind=Word(words=("square", "log")), meaning="loss of a prediction"
     )
     second: str = parameter(
-        "number", kind=Word(words=("number", "matrix")), meaning="what the match is"
+        "number",
+        kind=Word(words=("number", "matrix")),
+        meaning="whether the match is a number or a matrix",
     )
     match: Any = parameter(
         0.01,

@@ -192,7 +192,9 @@ class MinimalHeads(Family):
         meaning="drawn sequences; by default all",
     )
     second: str = parameter(
-        "matrix", kind=Word(words=("matrix", "number")), meaning="what W is"
+        "matrix",
+        kind=Word(words=("matrix", "number")),
+        meaning="whether W is a matrix or a number times I",
     )
     match: float = parameter(
         0.0,

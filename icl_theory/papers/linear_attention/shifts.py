@@ -137,6 +137,8 @@ def _comparable(problems: object) -> Mapping[str, LinearAttention]:
     dimensions = {problem.d for problem in problems.values()}
     if len(dimensions) != 1 or any(problem.depth > 1 for problem in problems.values()):
         raise argument_error(
-            "problems", dict(problems), "one or more of one dimension and one layer"
+            "problems",
+            dict(problems),
+            "one or more problems of the same dimension, with one layer each",
         )
     return problems

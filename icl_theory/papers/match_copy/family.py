@@ -125,7 +125,9 @@ class MatchCopy(Family):
         meaning="prompts that are drawn once, or inf",
     )
     values: str = parameter(
-        "separate", kind=Word(words=VALUES), meaning="what the value of a key is"
+        "separate",
+        kind=Word(words=VALUES),
+        meaning="how the values of the keys are drawn",
     )
     start: Any = parameter(
         0.0,

@@ -132,7 +132,7 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
         )
     strength, _, _ = risk.split(params)
     if (strength < 0).any():
-        raise argument_error("params", params, "of strengths >= 0")
+        raise argument_error("params", params, "with all strengths λ >= 0")
     # A tied λ stands for all triggers, whose probabilities sum to 1.
     probs = np.ones(1) if risk.tied else risk.task.probs
     # all words but y, or with noise all but y and the noise word

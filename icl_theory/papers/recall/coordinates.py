@@ -77,7 +77,7 @@ def reparameterised(
     if gamma is not None and not task.alpha:
         raise argument_error("gamma", gamma, "left out if alpha = 0")
     if v is not None and not has_scale:
-        raise argument_error("v", v, "left out unless softmax")
+        raise argument_error("v", v, "left out unless attention = 'softmax'")
 
     # W is 0 at λ = 0.
     attention_map = _AffineMatrix(

@@ -153,14 +153,16 @@ class Recall(Family):
         "linear", kind=Word(words=ATTENTION), meaning="attention weights"
     )
     weights: str = parameter(
-        "projection", kind=Word(words=WEIGHTS), meaning="what the matrices let through"
+        "projection",
+        kind=Word(words=WEIGHTS),
+        meaning="which words the value matrix passes on",
     )
     kappa: int = parameter(
         1,
         kind=Whole(minimum=0, maximum=1),
         symbol="κ",
         tex=r"\kappa",
-        meaning="whether the feed-forward layer reads what is attended to",
+        meaning="whether the feed-forward layer reads the output of the attention",
         axis=False,
     )
     probs: Any = parameter(
@@ -172,7 +174,7 @@ class Recall(Family):
     counts: Any = parameter(
         None,
         kind=CountLaw(optional=True),
-        meaning="times that the output follows the trigger; by default random",
+        meaning="how often the output follows the trigger; random by default",
     )
     gamma: float | str = parameter(
         "best",

@@ -303,7 +303,9 @@ class RecallRisk(Risk):
 
         if self.attention == "softmax-limit":
             raise argument_error(
-                "attention", self.attention, "that of finite sentences to be sampled"
+                "attention",
+                self.attention,
+                "'linear', 'relu' or 'softmax': only finite sentences can be sampled",
             )
         full = TransformerRisk(
             self.task,
@@ -454,8 +456,8 @@ class RecallRisk(Risk):
         if self.gamma is None:
             return noise_entropy
         # Background words, around the bigrams, add v times a share to the logit of
-        # noise. With v > 0 they can make up for a γ below its best value, and with v < 0
-        # for a γ above it.
+        # noise. With v > 0 they can make up for a γ below its best value, and with
+        # v < 0 for a γ above it.
         if self.scaled and self.gamma != self.task.best_gamma:
             return noise_entropy
         # As λ (and v) → ∞ only y and noise keep a probability, and N = γ is held.

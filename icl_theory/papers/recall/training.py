@@ -141,7 +141,9 @@ class Training(Family):
         "planted", kind=Word(words=LAWS), meaning="law of the sentences"
     )
     weights: str = parameter(
-        "identity", kind=Word(words=WEIGHTS), meaning="what the matrices let through"
+        "identity",
+        kind=Word(words=WEIGHTS),
+        meaning="which words the value matrix passes on",
     )
     kappa: int = _as_in_recall("kappa", 1)
     gamma: float | str = _as_in_recall("gamma", "best")
@@ -154,7 +156,10 @@ class Training(Family):
         meaning="size of the random start: 0, or 0.5 with V trained",
     )
     tests: int = parameter(
-        128, kind=Whole(), meaning="sentences on which it is observed", axis=False
+        128,
+        kind=Whole(),
+        meaning="number of test sentences on which the run is observed",
+        axis=False,
     )
     seed: int = parameter(
         0, kind=Whole(minimum=0), meaning="seed of sentences and start", axis=False
