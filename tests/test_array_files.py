@@ -75,7 +75,7 @@ def test_files_without_an_array_are_refused_in_one_line(tmp_path: Path) -> None:
         "nan.npy": "finite",
         "complex.npy": "real numbers",
         "words.npy": "real numbers",
-        "number.npy": "not of a number",
+        "number.npy": "not with a single number",
         "empty.npy": "with entries",
         "shapes.npz": "arrays of one shape",
         "damaged.npy": "file of numbers",

@@ -188,7 +188,7 @@ def basis(risk: Risk, is_exact: bool) -> str:
         method = "sums in balls with the proved error of their rule"
     else:
         method = "closed formulas in balls"
-    return f"the {numbers} and of the state as they are, and {method}"
+    return f"the {numbers} and of the state, taken as exact, and {method}"
 
 
 def _evaluated(

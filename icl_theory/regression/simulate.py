@@ -62,7 +62,7 @@ def simulate(
         Learning rate. "auto" stands for `Regression.stable_rate`, at which every step
         of gradient descent lowers the loss.
     K : int
-        Number of features. If ``features`` are given, it must equal ``features.K``.
+        Number of features. With ``features`` it is ``features.K``, and may be left out.
     N : int or math.inf
         Prompt length.
     epsilon : float, optional

@@ -39,9 +39,9 @@ MOST_MARGINS = 1000
 # falls like e^(-2d) with the difference d of the scores, and like 1/t with the step t.
 # So d grows like ½ ln t.
 MARGIN = 0.5
-# A difference of scores counts as equal to its margin if it exceeds the margin by less
-# than TIGHT. This number is far above the rounding errors of the scores, and far below
-# the margins.
+# A difference of scores counts as equal to its margin if it exceeds the margin by at
+# most TIGHT. This number is far above the rounding errors of the scores, and far below
+# the margins. It is also the relative tolerance on the signs of the error form.
 TIGHT = 1e-6
 # Inequalities count as contradictory if the last entry of the residual in
 # `smallest_above` is below this. Without rounding, this entry is zero for contradictory
@@ -104,7 +104,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     """
     flag("proved", proved)
     if isinstance(risk, ExchangeableRisk):
-        # A single token has all attention, so that with N = 1 no score ever changes.
+        # With noise the loss has its minimum at finite scores. With N = 1 the only
+        # token has all attention, so that no score ever changes.
         all_scores_stay_finite = math.isfinite(risk.N) and (
             risk.noise > 0.0 or risk.N == 1
         )
@@ -193,30 +194,31 @@ def resting_loss(risk: Risk | None, floor: float) -> float:
     Usually it is the ``floor``, which is the lowest infimum that is known. It is larger
     if descent approaches another infimum.
     """
-    over_scores = risk
+    # The risk over scores, without a change of coordinates
+    score_risk = risk
     if isinstance(risk, Pullback):
-        over_scores = risk.risk
-    # The probability of each query, or the probability that a query belongs to a group,
-    # for each group
-    if isinstance(over_scores, PopulationRisk):
-        weights = over_scores.features.probs
-    elif isinstance(over_scores, SymmetricRisk):
-        weights = over_scores.sizes * over_scores.probs
+        score_risk = risk.risk
+    # The probability of each query, or the probability that the query belongs to each
+    # group
+    if isinstance(score_risk, PopulationRisk):
+        query_probs = score_risk.features.probs
+    elif isinstance(score_risk, SymmetricRisk):
+        query_probs = score_risk.sizes * score_risk.probs
     else:
         return floor
-    if not over_scores.levels:
+    if not score_risk.levels:
         return floor
     # ``loss`` is the infimum that descent approaches, and ``lowest`` the lowest infimum
     # that is known.
-    excess = [levels.loss - levels.lowest for levels in over_scores.levels]
-    return floor + float(weights @ np.array(excess))
+    excess = [levels.loss - levels.lowest for levels in score_risk.levels]
+    return floor + float(query_probs @ np.array(excess))
 
 
 def tail_limit(risk: Risk, eta: float) -> float | None:
     """Limit of t (loss - `resting_loss`), or None.
 
-    It is None if no limit is known, and if the limit is 0 because the loss falls
-    faster.
+    It is None if no limit is known, and also if the limit is 0 because the loss falls
+    faster than 1/t.
     """
     constant = tail_constant(risk, proved=False)
     if constant is None or constant == 0.0:
@@ -242,7 +244,8 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
     # With the largest entry as unit, squares of the features do not underflow.
     scale = float(np.abs(vectors).max())
     x = vectors / scale
-    pairs = [_Pair(k, m) for k in range(K) for m in range(K) if m != k]
+    # All ordered pairs of two different features
+    pairs = [_Pair(*pair) for pair in itertools.permutations(range(K), 2)]
     rows = np.array([_margin(x, query=k, first=k, second=m) for k, m in pairs])
     if math.isinf(risk.N):
         smallest = _smallest_for_infinite_prompts(risk, pairs, rows, proved)
@@ -254,14 +257,15 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
     if smallest is None:
         return None
     # Scores are x^T Q x. Features that are larger by the factor ``scale`` need a Q that
-    # is smaller by its square.
+    # is smaller by its square, and the squared norm has the fourth power.
     return float(smallest @ smallest) / scale**4
 
 
 def _margin(x: Array, query: int, first: int, second: int) -> Array:
-    """The vector v with ``v · Q = (x_first - x_second)^T Q x_query``, (d²,).
+    """Return the vector v with ``v · Q = (x_first - x_second)^T Q x_query``, (d²,).
 
-    Its product with Q, as a vector, is the difference of the scores of two features.
+    The scalar product of v with Q, written as a vector, is the difference of the scores
+    of two features.
     """
     return np.outer(x[first] - x[second], x[query]).ravel()
 
@@ -269,11 +273,11 @@ def _margin(x: Array, query: int, first: int, second: int) -> Array:
 def _smallest_for_infinite_prompts(
     risk: PopulationRisk, pairs: Sequence[_Pair], rows: Array, proved: bool
 ) -> Array | None:
-    """The smallest matrix Q whose scores respect all margins, (d²,).
+    """Return the smallest matrix Q whose scores respect all margins, (d²,).
 
     The result is None if there is no such matrix. It is also None if ``proved`` is True
-    and the tail law is not proved for the matrix. ``rows`` has the row of `_margin` for
-    each pair.
+    and the tail law is not proved for the matrix. ``rows`` has the vector of
+    ``_margin`` for each pair.
     """
     if not risk.nondegenerate:
         return None
@@ -286,10 +290,10 @@ def _smallest_for_infinite_prompts(
 
 
 def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array | None:
-    """The smallest matrix Q with the gaps between all levels, (d²,).
+    """Return the smallest Q with at least the gaps between all levels, (d²,).
 
-    The features of a level have equal scores. The result is None if there is no such
-    matrix.
+    The scores of a query are equal within each of its levels. The result is None if
+    there is no such matrix.
     """
     rows: list[Array] = []
     gaps: list[float] = []
@@ -320,7 +324,8 @@ def _is_proved(
     for (query, wrong), margin in zip(pairs, margins, strict=True):
         if margin <= MARGIN + tight:
             continue
-        # C_mj = Γ_mk + Γ_kj - Γ_mj for the wrong feature m and all j but the query's
+        # C_mj = Γ_mk + Γ_kj - Γ_mj for the query k, the wrong feature m, and all
+        # features j. The entry j = k is 0 and is left out: k has no error.
         error_form_row = variogram[wrong, query] + variogram[query] - variogram[wrong]
         if np.delete(error_form_row, query).min() < -tolerance:
             return False
@@ -332,9 +337,13 @@ def smallest_above(
 ) -> Array | None:
     r"""Return the smallest s with ``rows @ s >= least`` and ``zero @ s = 0``, if any.
 
-    This is the least distance programme of Lawson and Hanson. With :math:`E =
-    (\text{rows}, \text{least})^\top` and the residual r of :math:`\min_{u \ge 0} \lVert
-    Eu - e_{d+1}\rVert`, the solution is :math:`-r_{1..d}/r_{d+1}`.
+    The n inequalities are given by ``rows``, (n, d), and ``least``, (n,). The equations
+    ``zero`` have a row for each of them, and d columns.
+
+    Without equations this is the least distance programme of Lawson and Hanson. Let
+    :math:`E = (\text{rows}, \text{least})^\top`, and let u minimise :math:`\lVert
+    e_{d+1} - Eu\rVert` over :math:`u \ge 0`. With the residual :math:`r = e_{d+1} - Eu`
+    the solution is :math:`-r_{1..d}/r_{d+1}`.
     """
     # SciPy is slow to load, and few runs need it.
     from scipy.linalg import null_space
@@ -343,7 +352,8 @@ def smallest_above(
     # Without inequalities zero is the smallest solution.
     if not len(rows):
         return np.zeros(rows.shape[-1])
-    # Solutions of zero @ s = 0 are combinations of the columns of this basis.
+    # Solutions of zero @ s = 0 are combinations of the columns of this basis, which are
+    # orthonormal. So the smallest s has the smallest coefficients.
     basis = np.eye(rows.shape[1])
     if zero is not None and len(zero):
         basis = null_space(zero)

@@ -2,8 +2,8 @@
 
 For `GroupedRegression` G is the number of groups, K the number of all features, and
 γ = L²Δ²/2 the variogram of the tasks. For `GaussianRegression` the inputs have d
-dimensions, and the trained parameters are a matrix Q, (d, d), or a number c with
-Q = c I.
+dimensions. The trained parameters are a matrix Q, (d, d), for infinite prompts, and a
+number c with Q = c I for finite prompts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ MOST_SAMPLED_FEATURES = 1000
 class GroupedRegression(Family):
     r"""In-context regression on groups of features of any size and frequency.
 
-    The features of a group have the same frequency, and tasks are exchangeable. The
+    The features of a group have the same probability. The tasks are
+    ``tasks.Exchangeable``, so that all pairs of features have the same variogram. The
     cost depends on the number of groups, and not on the number of features. See
     docs/theory.md, "Groups of features".
 
@@ -72,7 +73,7 @@ class GroupedRegression(Family):
         Probability of each group as a whole. All features of a group are equally
         likely.
     start : array_like, (G, G + 1), optional
-        Parameters at step 0 of G groups, instead of zeros; see
+        Scores of the G groups at step 0, instead of zeros; see
         ``regression.risks.symmetric.SymmetricRisk``.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is a learning rate at which every step
@@ -163,7 +164,7 @@ class GroupedRegression(Family):
         return risk if self.start is None else with_start(risk, self.start)
 
     def _risk_from_zero(self) -> SymmetricRisk:
-        """Return the risk without regard to ``start``."""
+        """Return the risk with zero scores at step 0, whatever ``start`` is."""
         # One number stands for the variogram of all pairs of features.
         gamma = exchangeable_gamma(self.L, self.delta)
         return SymmetricRisk(
@@ -187,6 +188,7 @@ class GroupedRegression(Family):
                 f"at most {MOST_SAMPLED_FEATURES} features in all "
                 "if prompts are sampled",
             )
+        # The probability of each of the K features, group by group
         probs = np.repeat(self._probs(), self.sizes)
         features = Features.simplex(len(probs), self.delta, probs)
         trainer = SampledRisk(
@@ -203,6 +205,7 @@ class GroupedRegression(Family):
         # Loaded here, because the reduced risk does not need it.
         from icl_theory.regression.risks.population import PopulationRisk
 
+        # The probability of each of the K features, group by group
         probs = np.repeat(self._probs(), self.sizes)
         features = Features.simplex(len(probs), self.delta, probs)
         return PopulationRisk(features, Exchangeable(self.L), self.N, self.noise)
@@ -210,20 +213,23 @@ class GroupedRegression(Family):
     def stable_rate(self) -> float:
         """Return a learning rate at which every step lowers the loss."""
         gamma = exchangeable_gamma(self.L, self.delta)
-        # The bound on the curvature has 1/max_k p_k in place of K.
+        # The function takes the number K of equally likely features. For features of
+        # unequal probabilities p_k its bound holds with 1/max_k p_k in place of K.
         K = 1.0 / float(self._probs().max())
         return float(stable_rate(gamma, K, noise=self.noise, N=self.N))
 
     def describe(self, run: Trajectory) -> None:
-        """Add the phases of the slowest group.
+        """Add the phases of the run.
 
-        Phase III is found for infinite prompts only, for which the tail law is a
-        formula.
+        Phase I lasts until the queries of all groups attend. Phase III is the tail of
+        the loss as a whole. It is found for infinite prompts only, for which the tail
+        law is a formula.
         """
         K = integer("sizes", sum(self.sizes), minimum=2)
         tail = None
+        # The tail law is about gradient descent and its flow, the scope of the theory.
         if math.isinf(self.N) and self.theory.applies(self):
-            # The limit of t times the loss, see docs/tail-laws.md.
+            # The limit of t times the loss at step t, see docs/tail-laws.md
             tail = (K - 1.0) / (4.0 * run.eta)
         run.phases = run_phases(run, tail)
 
@@ -236,7 +242,7 @@ class GroupedRegression(Family):
         """
         ends = []
         for phases in query_phases(run):
-            # If a group has no Phase II, the run has ended in its Phase I.
+            # If a group has no Phase II, its Phase I lasts to the end of the run.
             if phases.II is not None:
                 _start, end_of_phase_1 = phases.I
                 ends.append(end_of_phase_1)
@@ -336,7 +342,7 @@ class GaussianRegression(Family):
         return risk if self.start is None else with_start(risk, self.start)
 
     def _risk_from_zero(self) -> GaussianRisk | FiniteGaussianRisk:
-        """Return the risk without regard to ``start``."""
+        """Return the risk with zero parameters at step 0, whatever ``start`` is."""
         law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
         if math.isinf(self.N):
             return GaussianRisk(law)
@@ -368,6 +374,7 @@ class GaussianRegression(Family):
                 self.N,
                 "at least 2 for eta='auto': a single token has all attention",
             )
+        # The ``rate`` of the risk is λ.
         return 1.0 / self._risk_from_zero().rate
 
     def expected_steps(self) -> float | None:
@@ -377,20 +384,21 @@ class GaussianRegression(Family):
         """
         risk = self.risk()
         initial_excess = risk.excess(risk.initial)
+        # ``epsilon`` is a target loss, and ``above`` a target excess over the floor.
         if self.epsilon is not None:
             target_excess = self.epsilon - risk.floor()
         elif self.above is not None:
             target_excess = self.above
         else:
             return None
-        # A target below the floor is never reached.
+        # A target at the floor or below it is never reached.
         if target_excess <= 0.0:
             return None
         if initial_excess <= target_excess:
             return 0.0
         # Near the minimum the excess falls like (1 - ηλ)^(2t), and its logarithm falls
-        # by about 2 η λ in each step, with the learning rate η, `self.rate()`, and the
-        # curvature λ of the risk.
+        # by about 2ηλ in each step, with the learning rate η, `self.rate()`, and the
+        # largest curvature λ (see `stable_rate`), the ``rate`` of the risk.
         fall_of_log = math.log(initial_excess / target_excess)
         curvature = self._risk_from_zero().rate
         return fall_of_log / (2.0 * self.rate() * curvature)

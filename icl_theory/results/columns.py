@@ -2,9 +2,11 @@
 
 The dimensions of the dataset are the swept parameters, and its variables are the
 quantities. The attribute ``role`` of a quantity says how tables and figures use it:
-"steps", "phase", "word" (a text), "verdict" (whether a statement holds), "predicted",
-"boundary", "set" (for training on a fixed set of prompts), "exponent", "status" or
-"detail" (anything else).
+"steps" (the steps T to the target), "phase" (the length of a phase), "word" (a text),
+"verdict" (whether a statement holds), "predicted" (a prediction), "boundary" (a value
+of a parameter that separates regimes), "set" (for training on a fixed set of prompts),
+"exponent" (the slope of ln T along a parameter), "status" (whether the point is
+computed and reached its target) or "detail" (anything else).
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def dimensions(dataset: xarray.Dataset) -> list[str]:
 
 
 def dimension(dataset: xarray.Dataset, over: str | None) -> str:
-    """Return the swept parameter called ``over``; the first one if it is None."""
+    """Return the swept parameter called ``over``; the first one if ``over`` is None."""
     names = dimensions(dataset)
     if not names:
         raise argument_error(
@@ -72,17 +74,21 @@ def lines(
     part of the dataset with these values.
     """
     fixed = [name for name in dimensions(dataset) if name not in kept]
-    for index in np.ndindex(*(dataset.sizes[name] for name in fixed)):
-        part = dataset.isel(dict(zip(fixed, index, strict=True)))
-        yield {name: part[name].item() for name in fixed}, part
+    sizes = [dataset.sizes[name] for name in fixed]
+    # Each tuple has an index for each fixed parameter.
+    for indices in np.ndindex(*sizes):
+        part = dataset.isel(dict(zip(fixed, indices, strict=True)))
+        fixed_values = {name: part[name].item() for name in fixed}
+        yield fixed_values, part
 
 
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
-    """Explain the headings of a table that are symbols.
+    """Explain the headings of a table that are symbols, and the signs of verdicts.
 
-    ``names`` are the quantities in the columns of the table. The result is a tuple with
-    a single note to print below the table, or an empty tuple if there is nothing to
-    explain. The note also says why the theory does not apply to all points, if so.
+    ``names`` are the quantities in the columns of the table; names of parameters are
+    ignored. The result is a tuple with a single note to print below the table, or an
+    empty tuple if there is nothing to explain. If the theory does not apply to all
+    points, the note also says why.
     """
     sentences = []
     has_verdict = False
@@ -145,6 +151,7 @@ def has_values(values: xarray.DataArray) -> bool:
     if values.dtype.kind == "f":
         is_missing = values.isnull()
     else:
+        # For other types this is None, which no value equals.
         missing_value = {"i": -1, "U": "", "O": ""}.get(values.dtype.kind)
         is_missing = values.isin([missing_value])
     return not bool(is_missing.all())

@@ -35,9 +35,9 @@ _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\([^)\s]+\)")
 SHORT = 16
 
 
-def _without_forbidden(markup: str) -> str:
+def _without_forbidden(content: str) -> str:
     """Return a text with replacements for characters that HTML does not allow."""
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", markup)
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", content)
 
 
 def text(value: object) -> str:
@@ -83,7 +83,7 @@ def page(
     commands: Sequence[str] | None,
     **origin: str | None,
 ) -> str:
-    """Return a page whose body consists of parts in HTML.
+    """Return a page whose body consists of parts in HTML; empty parts are left out.
 
     The footer has the ``commands`` that made the results. ``commands`` is empty if the
     commands are unknown, and None if the body names them itself. ``origin`` may have
@@ -176,6 +176,7 @@ def picture(ax: Axes) -> str:
     # Letters are drawn as paths. The names of elements are hashes, which are random
     # without a salt.
     repeatable = {"svg.fonttype": "path", "svg.hashsalt": "icl-theory"}
+    # The value None leaves an entry of the metadata out.
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with styled(repeatable):
         whole_figure(ax).savefig(buffer, format="svg", metadata=no_metadata)
@@ -186,7 +187,7 @@ def picture(ax: Axes) -> str:
 
 
 def _side(values: Sequence[Any]) -> str:
-    """Return the CSS class of a column of a table.
+    """Return the CSS class of a column of a table, from the ``values`` of its cells.
 
     "right" aligns numbers at the right. Cells of the classes "right" and "short" do not
     wrap; cells of the class "long" do.

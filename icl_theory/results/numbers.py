@@ -10,8 +10,8 @@ from typing import Any
 def number(value: Any, digits: int = 4) -> str:
     """Return a value as text.
 
-    Integers are written in full, other numbers to ``digits`` digits, and missing values
-    are empty.
+    Integers are written in full, other numbers to ``digits`` significant digits, and
+    True and False as ✓ and ✗. A missing value gives the empty text.
 
     Examples
     --------
@@ -32,13 +32,14 @@ def number(value: Any, digits: int = 4) -> str:
     if isinstance(value, int):
         # Numbers of four digits, such as 1234, are easy to read without a comma.
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    # The missing values of pandas: NA has no truth value, and NaT differs from itself.
+    # A missing value is None, or NA or NaT of pandas. A comparison with NA has no truth
+    # value, so NA is recognised by its text. NaT differs from itself.
     is_missing = value is None or str(value) == "<NA>" or value != value
     return "" if is_missing else str(value)
 
 
 def _real_number(value: float, digits: int) -> str:
-    """Return a float as text to ``digits`` digits, infinity as ∞ and NaN as ""."""
+    """Return a float to ``digits`` significant digits, infinity as ∞ and NaN as ""."""
     if math.isfinite(value):
         return f"{value:.{digits}g}"
     if math.isnan(value):
@@ -49,8 +50,8 @@ def _real_number(value: float, digits: int) -> str:
 def distinct_texts(values: Sequence[Any]) -> list[str]:
     """Return values as text, such that different values have different texts.
 
-    All have the same number of digits: the least from 4 to 17 that suffices. With 17
-    digits any two doubles differ.
+    All have the same number of significant digits: the least from 4 to 17 that
+    suffices. With 17 digits any two numbers of float64 differ.
     """
     for digits in range(4, 18):
         texts = [number(value, digits) for value in values]
@@ -77,6 +78,7 @@ def markdown(
     """
     pairs = columns.items() if isinstance(columns, Mapping) else columns
     headings, values = zip(*pairs, strict=True)
+    # In Markdown "--:" aligns a column at the right.
     alignments = ["--:" if is_right_aligned(column) else "---" for column in values]
     rows = zip(*values, strict=True)
     return "\n".join(
@@ -89,7 +91,7 @@ def markdown(
 
 
 def _markdown_line(cells: Iterable[Any]) -> str:
-    """Return a row of a table.
+    """Return a row of a table in Markdown.
 
     Bars within cells are escaped, because a bar in Markdown ends a cell.
     """

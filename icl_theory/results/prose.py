@@ -166,7 +166,8 @@ def read_prose(paper: Paper) -> Prose:
 
 def _split(text: str) -> dict[str, str]:
     """Return the text under each heading of the second level, by heading."""
-    # The pieces are the text before the first heading, then headings and texts in turn.
+    # The pieces are the text before the first heading, and then, in turn, a heading and
+    # the text under it.
     _, *pieces = _HEADING.split(text)
     headings = pieces[::2]
     bodies = pieces[1::2]
@@ -269,11 +270,11 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
         # The number stands between the words before and after the question mark.
         pattern = _literal(before) + _NUMBER + _literal(after)
         source = _joined(sources[name])
-        number = re.search(pattern, source)
-        if number is None:
+        quotation = re.search(pattern, source)
+        if quotation is None:
             reason = f"{match[0]} is not what the row says, which is {source!r}"
             raise refusal(paper, reason)
-        return typeset(number["number"])
+        return typeset(quotation["number"])
 
     return _QUOTE.sub(quoted, text)
 

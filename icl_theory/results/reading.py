@@ -74,6 +74,7 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     block = {}
     for axis, name in enumerate(statuses.dims):
         block[name] = _span(is_done, axis, tile_lengths[axis])
+    # The block may be the whole dataset.
     if all(span == slice(0, dataset.sizes[name]) for name, span in block.items()):
         return dataset
     part = dataset.isel(block)
@@ -85,19 +86,21 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     return _with_own_exponents(part, dataset, block)
 
 
-def _span(done: NDArray[np.bool_], axis: int, lengths: Any) -> slice:
+def _span(is_done: NDArray[np.bool_], axis: int, lengths: Any) -> slice:
     """Return the points along an axis from the first to the last tile that is done.
 
-    ``lengths`` are the lengths of the tiles along the axis. If no tile is done, the
-    slice is empty.
+    ``is_done`` says for each tile of the grid whether it is computed. ``lengths`` are
+    the lengths of the tiles along the axis. If no tile is done, the slice is empty.
     """
-    other_axes = tuple(other for other in range(done.ndim) if other != axis)
-    tiles = np.flatnonzero(done.any(axis=other_axes))
-    if not tiles.size:
+    other_axes = tuple(other for other in range(is_done.ndim) if other != axis)
+    done_tiles = np.flatnonzero(is_done.any(axis=other_axes))
+    if not done_tiles.size:
         return slice(0)
     # Tile i begins at edges[i] and ends before edges[i + 1].
     edges = np.concatenate([[0], np.cumsum(lengths)])
-    return slice(edges[tiles[0]], edges[tiles[-1] + 1])
+    first_tile = done_tiles[0]
+    last_tile = done_tiles[-1]
+    return slice(edges[first_tile], edges[last_tile + 1])
 
 
 def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
@@ -132,7 +135,7 @@ def _with_own_exponents(
         values = dataset[along].values
         if not _is_monotonic(values):
             # The points with the next smaller and the next larger value may be anywhere
-            # in the dataset, so the exponent remains the one that reads all of them.
+            # in the dataset, so the block keeps the exponent that reads all points.
             continue
         begin = block[along].start
         end = block[along].stop
@@ -175,9 +178,10 @@ def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
     row_size = condition.size // len(condition)
     rows = max(1, SLAB // row_size)
     for start in range(0, len(condition), rows):
-        places = np.argwhere(condition[start : start + rows].values)
-        for first, *other_places in places.tolist():
-            yield (start + first, *other_places)
+        points = np.argwhere(condition[start : start + rows].values)
+        # The first index of a point counts from ``start``.
+        for first_index, *other_indices in points.tolist():
+            yield (start + first_index, *other_indices)
 
 
 def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None, None]:
@@ -192,8 +196,8 @@ def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None,
         return
     points_at_a_time = SLAB
     if dataset["status"].chunks is not None:
-        # The dataset is read from a store, in ranges of up to BLOCK bytes, or of SLAB
-        # points if these take more.
+        # The dataset is read from a store, in ranges of up to BLOCK bytes (fewer if
+        # memory is short), or of SLAB points if these take more.
         point_size = 0
         for variable in dataset.data_vars.values():
             dtype = variable.dtype

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 # Arguments of a sweep that another part of the report shows.
 SHOWN_ELSEWHERE = ("version", "model", "family")
-# What the summary says about the points with a status. Pending points have a sentence
-# of their own.
+# The words of the summary for the points with each status. Pending points have a
+# sentence of their own.
 STATUS_WORDS = {
     REACHED: "reached the target",
     NOT_REACHED: "did not reach it",
@@ -120,7 +120,8 @@ def html_report(
         if over is not None:
             raise ValueError(f"over = {over!r}: a run has no swept parameter")
         title, body = _of_run(found)
-        command, version = found.command, found.version
+        command = found.command
+        version = found.version
     elif hasattr(found, "data_vars") and {"status", "message"} <= set(found.data_vars):
         title, body = _of_sweep(found, over, source)
         command = found.attrs.get("command")
@@ -159,7 +160,7 @@ def _of_run(run: Trajectory) -> tuple[str, list[str]]:
 
 
 def _phases(run: Trajectory) -> str:
-    """Return the table of the phases; it is empty for a run without phases."""
+    """Return the table of the phases, or "" for a run without phases."""
     if run.phases is None:
         return ""
     present = run.phases.present()
@@ -173,7 +174,7 @@ def _phases(run: Trajectory) -> str:
 
 
 def _statements(run: Trajectory) -> str:
-    """Return the statements of the theory, checked on a run.
+    """Return the statements of the theory, checked on a run, as HTML.
 
     The result is empty if the run does not have its risk, or if no statement of its
     family covers the risk.
@@ -193,7 +194,8 @@ def _statements(run: Trajectory) -> str:
 def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
     """Return a table of at most ``most`` saved steps, evenly spaced among them.
 
-    By default the table fills about two screens.
+    Sentences above the table say what it leaves out. By default the table fills about
+    two screens.
     """
     # If few steps are saved, rounding may choose a step twice.
     chosen = np.unique(np.linspace(0, len(run.t) - 1, most).round().astype(int))
@@ -282,10 +284,11 @@ def _swept(
 ) -> list[str]:
     """Return the figures, the transitions and the first rows of the table of a sweep.
 
-    ``done_count`` is the number of computed points, and ``is_complete`` says whether
-    these are all points. The table has a column for every parameter and quantity. If
-    there are more than ``most_columns``, it has only the quantities that describe
-    phases.
+    ``source`` is the store or the file of the sweep, if there is one. ``done_count`` is
+    the number of computed points, and ``is_complete`` says whether these are all
+    points. The table has a column for every parameter and quantity. If these are more
+    than ``most_columns`` columns, the table has only the columns that `phase_table` has
+    by default.
     """
     part = first_part(dataset, over)
     rows = phase_table(part, over, every=True)
@@ -358,9 +361,9 @@ def _figures(dataset: xarray.Dataset, over: str, most: int = MOST_FIGURES) -> li
     In a slice, ``over`` and the first other parameter vary, and all further parameters
     are fixed.
     """
-    others = [name for name in dimensions(dataset) if name != over]
-    axes = [over, *others[:1]]
-    fixed = others[1:]
+    other_names = [name for name in dimensions(dataset) if name != over]
+    axes = [over, *other_names[:1]]
+    fixed = other_names[1:]
     # For each fixed parameter, the text of each of its values in captions.
     texts = {}
     for name in fixed:
@@ -368,11 +371,11 @@ def _figures(dataset: xarray.Dataset, over: str, most: int = MOST_FIGURES) -> li
         texts[name] = dict(zip(values, distinct_texts(values), strict=True))
     figures = []
     slices = [*itertools.islice(lines(dataset, *axes), most)]
-    for point, part in counted(slices, "figures"):
-        place = ""
-        for name, value in point.items():
-            place += f", {symbol(dataset, name)} = {texts[name][value]}"
-        figures.append(_figure(part, over, axes, place))
+    for fixed_values, part in counted(slices, "figures"):
+        caption_end = ""
+        for name, value in fixed_values.items():
+            caption_end += f", {symbol(dataset, name)} = {texts[name][value]}"
+        figures.append(_figure(part, over, axes, caption_end))
     omitted = math.prod(dataset.sizes[name] for name in fixed) - len(figures)
     if omitted:
         figures.append(
@@ -384,12 +387,15 @@ def _figures(dataset: xarray.Dataset, over: str, most: int = MOST_FIGURES) -> li
     return figures
 
 
-def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str:
+def _figure(part: xarray.Dataset, over: str, axes: list[str], caption_end: str) -> str:
     """Return the figure of a slice, or a sentence that says why there is none.
 
-    ``place`` continues the caption with the values of the fixed parameters.
+    ``axes`` are the names of the parameters on the axes, and ``over`` is the one on the
+    horizontal axis. ``caption_end`` continues the caption with the values of the fixed
+    parameters.
     """
-    caption = f"Steps over {' and '.join(symbol(part, name) for name in axes)}{place}"
+    symbols = " and ".join(symbol(part, name) for name in axes)
+    caption = f"Steps over {symbols}{caption_end}"
     not_drawn = []
     for name in axes:
         # Infinite and huge numbers have no place on an axis.
@@ -419,7 +425,7 @@ class _Problem(NamedTuple):
     """A point that failed or missed its target."""
 
     status: str
-    place: tuple[int, ...]  # the index of the point along each dimension of the grid
+    indices: tuple[int, ...]  # the index of the point along each dimension of the grid
 
 
 def _problems(
@@ -432,29 +438,30 @@ def _problems(
     heading = "Points that failed or did not reach their target"
     problems: list[_Problem] = []
     for status, total in counts.items():
+        # The indices of the points with this status, which are found one by one
         places = places_of(dataset["status"] == status)
         # Stop at the last point with this status: otherwise the search would go through
         # the rest of the grid, which may have millions of points.
         shown_count = min(total, most - len(problems))
-        problems += [
-            _Problem(status, place) for place in itertools.islice(places, shown_count)
-        ]
+        shown = itertools.islice(places, shown_count)
+        problems += [_Problem(status, indices) for indices in shown]
     if not problems:
         return section(heading)
     columns: dict[str, list[Any]] = {}
     for i, dimension in enumerate(dataset["status"].dims):
         values = dataset[dimension].values
-        columns[str(dimension)] = [values[problem.place[i]] for problem in problems]
+        columns[str(dimension)] = [values[problem.indices[i]] for problem in problems]
     columns["status"] = [problem.status for problem in problems]
-    columns["message"] = [_message(dataset, problem.place) for problem in problems]
+    columns["message"] = [_message(dataset, problem.indices) for problem in problems]
     omitted = sum(counts.values()) - len(problems)
     note = paragraph(f"{number(omitted)} more are left out.") if omitted else ""
     return section(heading, table(columns), note)
 
 
-def _message(dataset: xarray.Dataset, place: tuple[int, ...]) -> str:
-    """Return the beginning of the message of a point."""
-    return str(dataset["message"][place].values.item())[:LONGEST_MESSAGE]
+def _message(dataset: xarray.Dataset, indices: tuple[int, ...]) -> str:
+    """Return the beginning of the message of a point, which ``indices`` select."""
+    message = str(dataset["message"][indices].values.item())
+    return message[:LONGEST_MESSAGE]
 
 
 def _parameters(dataset: xarray.Dataset) -> list[str]:
@@ -482,7 +489,10 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
 
 
 def _values(values: Any) -> str:
-    """Return the values of a parameter; of many values, their number and their ends."""
+    """Return the values of a parameter; of many values, their number and their ends.
+
+    ``values`` has no dimension if the parameter has a single fixed value.
+    """
     if values.ndim and values.size > MOST_VALUES:
         return f"{values.size:,} from {number(values[0])} to {number(values[-1])}"
     return ", ".join(distinct_texts(np.atleast_1d(values).tolist()))

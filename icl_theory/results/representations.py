@@ -1,4 +1,4 @@
-"""How runs, answers, checks and audits appear in notebooks and figures.
+"""How runs, answers, checks, comparisons and audits appear in notebooks and figures.
 
 `plot` and `html` choose a function by the type of the result. The classes of results
 call `plot` in their ``plot`` methods, and `html` in notebooks.

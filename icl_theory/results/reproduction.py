@@ -163,7 +163,7 @@ class Reproduced(NamedTuple):
 
 
 def _clause_on_holding(claims: list[Claim]) -> str:
-    """Return the clause on the rows that hold, for a verdict on rows that differ."""
+    """Return the clause on the rows that hold, if other rows do not simply hold."""
     if len(claims) > MOST_NAMED:
         return "all other rows: hold"
     *first_names, last_name = [_quoted_name(claim) for claim in claims]
@@ -447,6 +447,8 @@ class Reproduction:
 
         A figure that the page has already shown is left out.
         """
+        # A page about one statement begins with all of its figures. Any other page has
+        # shown the pictures of the prose.
         already_shown = set(self.drawings) if self.only else set(self.prose.pictures)
         blocks: list[Any] = [_Heading(EVIDENCE)]
         for part in self.parts:
@@ -498,8 +500,9 @@ class Reproduction:
                 temporary.write_text(page, encoding="utf-8")
         pictures = []
         for name, drawn in self.drawings.items():
-            pictures.append(Path(folder, f"{name}.png"))
-            save(drawn.figure, pictures[-1])
+            path = Path(folder, f"{name}.png")
+            save(drawn.figure, path)
+            pictures.append(path)
         return [*pages, *pictures]
 
 
@@ -579,7 +582,7 @@ class _Measurements:
         return self._claims[row]
 
     def _draw_figure(self, name: str) -> Drawn:
-        """Draw a figure once, though several statements may have it."""
+        """Return a figure, drawn once even if several statements have it."""
         if name not in self._drawings:
             figure = figures.draw(name, quick=self.quick)
             self._drawings[name] = Drawn(name, figures.available()[name], figure)

@@ -241,7 +241,7 @@ def test_wrong_sets_are_named() -> None:
     prompts = trainer.draw(np.random.default_rng(0), 5)
     with pytest.raises(ValueError, match="prompts = 0: must be an integer >= 1"):
         FixedSetRisk(population, trainer, 0)
-    with pytest.raises(ValueError, match="prompts of this trainer, which fails"):
+    with pytest.raises(ValueError, match="prompts that this trainer can evaluate"):
         FixedSetRisk(population, trainer, prompts._replace(token=prompts.token[:, :3]))
     short = prompts._replace(token=prompts.token[:, :3], label=prompts.label[:, :3])
     with pytest.raises(ValueError, match=r"label of the prompts = .5, 3.*\(B, 6\)"):
@@ -253,7 +253,7 @@ def test_wrong_sets_are_named() -> None:
     with pytest.raises(ValueError, match=r"query of the prompts.*>= 0"):
         FixedSetRisk(population, trainer, negative)
     too_large = prompts._replace(query=prompts.query + K)
-    with pytest.raises(ValueError, match="prompts of this trainer, which fails"):
+    with pytest.raises(ValueError, match="prompts that this trainer can evaluate"):
         FixedSetRisk(population, trainer, too_large)
     with pytest.raises(ValueError, match=r"batch = 6: must be an integer in \[1, 5\]"):
         FixedSetRisk(population, trainer, prompts, batch=6)

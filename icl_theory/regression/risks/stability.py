@@ -32,9 +32,9 @@ CURVATURE = (
     * (2.0 - 3.0 * _WRONG_ATTENTION)
 )
 
-# The ranges of arguments and of the bound. Within these ranges, products of the numbers
-# with each other, with the noise variance and with the learning rate do not leave
-# float64.
+# The largest variogram, and the ranges of ``speed`` (a factor on the bound) and of the
+# bound in `stable_rate`. Within these ranges the bound and its inverse, the learning
+# rate, neither overflow nor become subnormal.
 LARGEST_VARIOGRAM = 1e290
 SMALLEST_SPEED, LARGEST_SPEED = 1e-300, 1e200
 SMALLEST_BOUND, LARGEST_BOUND = 1e-300, 1e300
@@ -55,15 +55,17 @@ def curvature_bound(
         \frac{\kappa}{K}\,\bigl(\max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr),
         \qquad \kappa = \max_{0 \le t \le 1} 4t^2(1 - t)(2 - 3t) = 0.30811714\ldots
 
-    Two features with N = ∞ attain it at the attention :math:`(15 - \sqrt{33})/24` on
+    The bracket :math:`[N < \infty]` is 1 for finite prompts and 0 for N = ∞. Two
+    features with N = ∞ attain the bound at the attention :math:`(15 - \sqrt{33})/24` on
     the wrong one. For features of unequal probability pass :math:`1/\max_k p_k` as K.
     The proof is in docs/theory.md, "A stable learning rate".
 
     Parameters
     ----------
     variogram : float or ndarray
-        Largest :math:`\Gamma_{mj} = \tfrac12 E(f_m - f_j)^2`, squared label units;
-        :math:`\gamma = L^2\Delta^2/2` for the exchangeable class.
+        Largest :math:`\Gamma_{mj} = \tfrac12 E(f_m - f_j)^2`, squared label units. For
+        the exchangeable class it is :math:`\gamma = L^2\Delta^2/2`, with the Lipschitz
+        constant L and the distance Δ of two features.
     K : int or ndarray
         Number of features, equally likely.
     noise : float or ndarray
@@ -116,8 +118,9 @@ def stable_rate(
         As in `curvature_bound`.
     speed : float or ndarray
         Factor by which the coordinates raise the bound on the curvature. It is 1 for
-        the scores themselves. For a trained matrix Q it is ``embedding_stretch``,
-        which is ``Δ⁴/4`` if the features form a simplex or an orthogonal basis.
+        the scores themselves. For a trained matrix Q it is ``embedding_stretch``, which
+        is ``Δ⁴/4`` if the features form a simplex or an orthogonal basis with distances
+        Δ.
 
     Returns
     -------
@@ -132,8 +135,8 @@ def stable_rate(
     """
     # A product that overflows is refused below.
     with np.errstate(over="ignore"):
-        over_scores = curvature_bound(variogram, K, noise=noise, N=N)
-        bound = over_scores * plain_numbers(
+        score_bound = curvature_bound(variogram, K, noise=noise, N=N)
+        bound = score_bound * plain_numbers(
             "speed", speed, least=SMALLEST_SPEED, most=LARGEST_SPEED
         )
     if not ((bound > SMALLEST_BOUND) & (bound < LARGEST_BOUND)).all():
@@ -153,21 +156,22 @@ def embedding_stretch(vectors: Array) -> float:
         x^\top)^\top\bigr)\, \lambda_{\max}(XX^\top) \le
         \lambda\,\lambda_{\max}(XX^\top)^2
 
-    with the bound λ of `curvature_bound` and the mean :math:`\bar x` of the features. A
-    change D of Q changes the scores by :math:`XDX^\top`. The part :math:`\mathbf 1\bar
-    x^\top D X^\top` adds the same number to all scores of a query, and changes nothing.
-    See docs/theory.md, "A stable learning rate".
+    with the bound λ of `curvature_bound`, and the mean :math:`\bar x` of the features,
+    the rows of X. A change D of Q changes the scores by :math:`XDX^\top`. The part
+    :math:`\mathbf 1\bar x^\top D X^\top` adds the same number to all scores of a query,
+    which changes no attention. The function returns the factor on λ in the middle of
+    the inequality. See docs/theory.md, "A stable learning rate".
 
     Parameters
     ----------
     vectors : ndarray, (K, d)
-        The features, one in each row, of any position and length.
+        The features, one in each row. They may have any mean and any lengths.
 
     Returns
     -------
     float
         The factor. It is Δ⁴/4 for a regular simplex around zero and for an orthogonal
-        basis.
+        basis with distances Δ.
 
     Examples
     --------
@@ -190,13 +194,14 @@ def _squared_norm(matrix: Array) -> float:
         tall = matrix.T
     # The matrix is divided by its largest entry, because the squares of very small
     # features would underflow.
-    unit = float(np.abs(tall).max())
-    scaled = tall / unit
+    largest_entry = float(np.abs(tall).max())
+    scaled = tall / largest_entry
 
     def gram_product(v: Array) -> Array:
         return scaled.T @ (scaled @ v)
 
+    # With metric 1 this is the largest eigenvalue of the Gram matrix itself.
     eigenvalue, _direction = largest_eigenvalue(
         gram_product, shape=(scaled.shape[1],), metric=1.0
     )
-    return eigenvalue * unit**2
+    return eigenvalue * largest_entry**2

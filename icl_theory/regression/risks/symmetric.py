@@ -3,9 +3,9 @@ r"""Groups of exchangeable features: K x K scores reduced to G(G + 1), for any K
 The variogram of two features is half the mean squared difference of the task's values
 at them. All features of one group have the same probability, and the same variogram
 with any further feature, so that exchanging two of them changes nothing. Gradient
-descent from zero then keeps scores equal within groups. A query with a feature of
-group g has one score for its own feature, one for the other features of its group and
-one for the features of each other group. `SymmetricRisk` is defined by the groups.
+descent from zero then keeps scores equal within groups. A query at a feature of group g
+has one score for its own feature, one for the other features of its group and one for
+the features of each other group. `SymmetricRisk` is defined by the groups.
 `SymmetricRisk.of` reduces a problem of single features, and `exchangeable_groups` finds
 the groups.
 
@@ -46,8 +46,9 @@ from icl_theory.regression.tasks import Task, variogram_of
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.square import Moments, change_along, moments
 
-# Two probabilities or variograms count as equal if they differ by less than this,
-# relative to their size. It is far above their rounding errors.
+# Two probabilities or variograms count as equal up to this relative difference. It is
+# far above their rounding errors. Variograms of single features are compared relative
+# to the largest of them.
 EQUALITY_TOLERANCE = 1e-12
 # A negative eigenvalue of a form C̃ (see `SymmetricRisk`) counts as a rounding error of
 # zero if its absolute value is below this share of the largest entry of the form. A
@@ -59,7 +60,8 @@ SMALLEST_DEFINITE = 1e-10
 # The sum of given probabilities may differ from 1 by this. The probabilities are
 # divided by their sum.
 SUM_ROUNDING = 1e-6
-# This number avoids a division by zero, and is below every number that matters.
+# The largest entry of a form counts as at least this, so that the limit of its rounding
+# errors is not zero. It is below every variogram that matters.
 TINY = 1e-300
 # Products of a larger variogram with K and the probabilities might overflow.
 LARGEST_VARIOGRAM = 1e250
@@ -90,7 +92,8 @@ class SymmetricRisk(Risk):
 
     for N = ∞. For finite N it is the same integral as for single features, with the
     probabilities of the classes. A score :math:`\theta_{gc}` takes the place of
-    :math:`n_g n_c` equal entries of the K x K scores S, and this number is the metric.
+    :math:`n_g n_c` equal entries of the K x K scores S, with the number :math:`n_g` of
+    features of group g. This product is the metric, by which descent divides gradients.
     See docs/theory.md, "Groups of features".
 
     Parameters
@@ -127,8 +130,9 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    # The following four arrays are for the G + 1 classes of each of G queries, class 0
-    # first. Number of features in each class, and probability of the class, (G + 1, G)
+    # The following four arrays are for the G + 1 classes of a query of each group,
+    # class 0 first. Number of features in each class, and probability of the class,
+    # (G + 1, G), with a column for each query
     members: Array = field(init=False, repr=False)
     _class_probs: Array = field(init=False, repr=False)
     # Mean variograms and forms C̃ between two classes, (G, G + 1, G + 1)
@@ -148,6 +152,7 @@ class SymmetricRisk(Risk):
         # Probability of each feature of a class
         probs_of_features = np.vstack([probs, np.tile(probs[:, None], (1, G))])
         variograms = _variograms_of_classes(gamma, members[1:])
+        # C̃_cd = Γ_c0 + Γ_0d - Γ_cd for the mean variograms Γ of two classes
         to_own = variograms[:, 0]
         error_forms = to_own[:, :, None] + to_own[:, None] - variograms
         _require_mean_squares(error_forms, self.variogram)
@@ -281,12 +286,12 @@ class SymmetricRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss, for a query of each group, (G,) each."""
-        moments = self._moments(params)
+        last_moments = self._moments(params)
         return {
             # Class 0 is the target. Copies, because the last moments are kept and must
             # not change.
-            "attention": moments.attention[0].copy(),
-            "loss_per_query": moments.loss.copy(),
+            "attention": last_moments.attention[0].copy(),
+            "loss_per_query": last_moments.loss.copy(),
         }
 
     def attention(self, params: ArrayLike) -> Array:
@@ -300,7 +305,11 @@ class SymmetricRisk(Risk):
         True is reliable. False may be wrong, because the test, a positive definite form
         C̃ over the other classes, is sufficient but not necessary.
         """
-        for error_form, members in zip(self._error_forms, self.members.T, strict=True):
+        members_of_queries = self.members.T
+        for error_form, members in zip(
+            self._error_forms, members_of_queries, strict=True
+        ):
+            # The own feature is class 0. An empty class is no part of a mixture.
             _own, *wrong = np.flatnonzero(members > 0)
             eigenvalues = np.linalg.eigvalsh(error_form[np.ix_(wrong, wrong)])
             if not eigenvalues[0] > SMALLEST_DEFINITE * eigenvalues[-1]:
@@ -317,12 +326,12 @@ class SymmetricRisk(Risk):
                 self.sizes,
                 f"{MOST_WRITTEN_OUT} features at most to write out their scores",
             )
-        group = np.repeat(np.arange(len(self.sizes)), self.sizes.astype(int))
-        # S_mk is θ_gc for the group g of the query k and the class c = 1 + h of the
-        # group h of feature m.
-        full: Array = theta[group[None, :], 1 + group[:, None]]
-        np.fill_diagonal(full, theta[group, 0])
-        return full
+        group_of = np.repeat(np.arange(len(self.sizes)), self.sizes.astype(int))
+        # If m != k, S_mk is θ_gc with the group g of the query k, and the class
+        # c = 1 + h for the group h of feature m. The own feature, m = k, is class 0.
+        S: Array = theta[group_of[None, :], 1 + group_of[:, None]]
+        np.fill_diagonal(S, theta[group_of, 0])
+        return S
 
     def floor(self) -> float:
         """Irreducible loss: 0 for N = ∞, else the infimum over the scores.
@@ -344,9 +353,9 @@ class SymmetricRisk(Risk):
     def levels(self) -> tuple[Levels, ...] | None:
         """Levels of the classes at the infimum of a query of each group, if known.
 
-        Classes of one level have finite differences of scores as the loss tends to its
-        infimum. The first access searches for the levels of all queries, which takes
-        time.
+        The differences of scores within a level stay finite as the loss tends to its
+        infimum. The result is None for N = ∞, and if the levels are unknown. The first
+        access searches for the levels of all queries, which takes time.
         """
         if math.isinf(self.N):
             return None
@@ -354,7 +363,7 @@ class SymmetricRisk(Risk):
         return levels_of((self._query(g) for g in range(G)), G)
 
     def _query(self, g: int) -> Query:
-        """The query of group g over its nonempty classes, the own feature first.
+        """Return the query of group g over its nonempty classes, the own feature first.
 
         In a group of one, the class of the other features of the group is empty.
         """
@@ -381,13 +390,14 @@ class SymmetricRisk(Risk):
 
     @cached_property
     def _squared_errors(self) -> Array:
-        """Mean squared errors of a token of each class, (G + 1, G)."""
+        """Mean squared error of a token of each class, with noise, (G + 1, G)."""
         return 2.0 * self._mean_variograms[:, 0].T + self.noise**2
 
     def _moments(self, params: Array) -> Moments:
-        """Loss ℓ_g of a query of each group, gradient ∂ℓ_g/∂θ_gc, and attention.
+        """Return the loss ℓ_g of a query of each group, its gradient, and attention.
 
-        The last two are (G + 1, G), with a column for each query.
+        The gradient ∂ℓ_g/∂θ_gc and the attention are (G + 1, G), with a column for each
+        query.
         """
         if math.isinf(self.N):
             return self._moments_infinite(params.T)
@@ -395,7 +405,7 @@ class SymmetricRisk(Risk):
 
     @cached_property
     def _last_moments(self) -> LastResult[Moments]:
-        """The last moments for finite N, which take long to compute."""
+        """Holds the last moments for finite N, which take long to compute."""
         return LastResult()
 
     def _moments_infinite(self, scores: Array) -> Moments:
@@ -403,6 +413,7 @@ class SymmetricRisk(Risk):
 
         ``scores`` are of one state, (G + 1, G), or of n states, (n, G + 1, G).
         """
+        # The classes c are on the axis -2, and the queries g on the axis -1.
         log_weight = scores + self._log_class_probs
         # The largest weight of a query becomes 1, so that none overflows.
         weight = np.exp(log_weight - log_weight.max(axis=-2, keepdims=True))
@@ -420,31 +431,33 @@ class SymmetricRisk(Risk):
         )
 
     def _residual(self, z: Array, reference: NDArray[np.intp]) -> Array:
-        """``(C̃ z)_c - (C̃ z)_r`` with a reference class r for each group.
+        """Return ``(C̃ z)_c - (C̃ z)_r`` with a reference class r for each query.
 
         ``z`` and the result are (G + 1, G) and ``reference`` is (G,), with one more
         axis in front if there are several states. The entries of C̃ are subtracted
-        before the sum over z. This keeps the digits even if a wrong class has nearly
-        all attention, provided that it is the reference.
+        before they are multiplied by z and summed. This keeps the digits even if a
+        wrong class has nearly all attention, provided that it is the reference.
         """
         # Let Γ be the mean variograms of classes, with C̃_cd = Γ_c0 + Γ_0d - Γ_cd. The
         # difference C̃_cd - C̃_rd is (Γ_c0 - Γ_r0) + (Γ_rd - Γ_cd). For d = 0, the own
         # feature, it is zero, so that the sums begin at d = 1.
         groups = np.arange(len(self.sizes))
-        to_own = self._mean_variograms[:, 0].T
+        to_own = self._mean_variograms[:, 0].T  # Γ_c0, (class c, query)
         # Γ_rd - Γ_cd, with the last axes (group of the query, c, d)
         of_reference = self._mean_variograms[groups, reference]
         between = of_reference[..., None, :] - self._mean_variograms
-        others = z[..., 1:, :]
-        from_pairs = np.einsum("...gcd,...dg->...cg", between[..., 1:], others)
+        z_wrong = z[..., 1:, :]
+        from_pairs = np.einsum("...gcd,...dg->...cg", between[..., 1:], z_wrong)
+        # Γ_c0 - Γ_r0, which is the same for all d
         own_differences = to_own - to_own[reference, groups][..., None, :]
-        from_own = own_differences * others.sum(axis=-2, keepdims=True)
+        from_own = own_differences * z_wrong.sum(axis=-2, keepdims=True)
         return np.asarray(from_pairs + from_own)
 
     def _moments_finite(self, scores: Array) -> Moments:
         """Return the moments for finite N, at scores with a column for each query.
 
-        ``scores`` are of n states that stand side by side, (G + 1, n G).
+        ``scores`` are (G + 1, n G): the n states stand side by side, so that column q
+        belongs to a query of group q modulo G.
         """
         G = len(self.sizes)
         states = scores.shape[1] // G
@@ -517,9 +530,10 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     for k in range(features.K):
         if labels[k] >= 0:
             continue
+        # Γ_mj - Γ_kj, for the variograms Γ of a feature m and of feature k with each j
         difference = np.abs(variogram - variogram[k])
-        # An exchange of two features does not change the variogram of each with itself,
-        # which is zero, nor the variogram of the two. So these entries need no test.
+        # An exchange of m and k does not change the variogram of each with itself,
+        # which is zero, nor the variogram of the two. So j = m and j = k need no test.
         np.fill_diagonal(difference, 0.0)
         difference[:, k] = 0.0
         same_variogram = difference.max(axis=1) <= tolerance
@@ -547,10 +561,10 @@ def _checked_groups(groups: ArrayLike, K: int) -> NDArray[np.int64]:
 
 
 def _checked_sizes(sizes: ArrayLike) -> Array:
-    """Return the number of features of each group, at least 2 altogether."""
+    """Return the number of features of each group; refuse fewer than 2 altogether."""
     numbers = real_array("sizes", sizes, 1)
     for size in numbers:
-        # This refuses a size that is not an integer in this range.
+        # `integer` refuses a size that is not an integer in this range.
         integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
     # With a single feature there is nothing to learn.
     if numbers.sum() < 2:
@@ -559,7 +573,10 @@ def _checked_sizes(sizes: ArrayLike) -> Array:
 
 
 def _checked_probs(probs: ArrayLike, sizes: Array) -> Array:
-    """Return the probability of a single feature of each group, (G,)."""
+    """Return the probability of a single feature of each group, (G,).
+
+    All features together must have the probability 1, up to ``SUM_ROUNDING``.
+    """
     numbers = real_array("probs", probs, 1)
     # If the numbers of probabilities and of groups differ, the sum is NaN, which fails
     # the test below.
@@ -612,20 +629,23 @@ def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
 
 
 def _variograms_of_classes(gamma: Array, members: Array) -> Array:
-    """Mean variograms between the classes of each query, (G, G + 1, G + 1).
+    """Return mean variograms between the classes of each query, (G, G + 1, G + 1).
 
-    ``members[h, g]`` is the number of features of group h without the own feature of a
-    query of group g. Within a class the mean is over all pairs of features, also over
-    the pairs of a feature with itself, whose variogram is zero.
+    ``gamma`` has the variograms between groups, (G, G). ``members[h, g]`` is the number
+    of features of group h without the own feature of a query of group g. Within a class
+    the mean is over all pairs of features, also over the pairs of a feature with
+    itself, whose variogram is zero.
     """
     G = len(gamma)
     # 1/n_c, the share of the pairs of a feature with itself; 1 for an empty class, so
     # that its mean variogram is 0
-    share_of_one = np.divide(1.0, members, out=np.ones((G, G)), where=members > 0)
+    self_share = np.divide(1.0, members, out=np.ones((G, G)), where=members > 0)
     # (query, class, class), with the share on the diagonal of the last two axes
-    within = np.eye(G) * share_of_one.T[:, None]
+    self_share_within = np.eye(G) * self_share.T[:, None]
     variograms = np.zeros((G, G + 1, G + 1))
+    # Class 0 is the own feature of the query of group g, so row g of ``gamma`` has its
+    # variograms with the other classes.
     variograms[:, 0, 1:] = gamma
     variograms[:, 1:, 0] = gamma
-    variograms[:, 1:, 1:] = gamma * (1.0 - within)
+    variograms[:, 1:, 1:] = gamma * (1.0 - self_share_within)
     return variograms

@@ -26,13 +26,13 @@ from icl_theory.regression.sampled.risk import SampledRisk
 # This number is added to the variance in a layer norm, as in PyTorch, so that no vector
 # is divided by zero.
 NORM_STABILISER = 1e-5
-# A part of the seed of the initial parameters. It makes the parameters independent of
-# the prompts of a `SampledRisk` with the same seed. The seeds of a `SampledRisk` have 0
-# in its place for the prompts of the steps, 1 for fixed sets of prompts, and 2 for
-# held-out prompts.
+# The second number of the seed of the initial parameters. It makes the parameters
+# independent of the prompts of a `SampledRisk` with the same seed, whose second number
+# is 0 for the prompts of the steps, 1 for fixed sets of prompts, and 2 for held-out
+# prompts.
 STREAM_OF_PARAMETERS = 3
-# The largest number of hidden units. W_1 and W_2 then take 16 MB for each of the D
-# dimensions.
+# The largest number of hidden units. W_1 and W_2 together then take 16 MB for each of
+# the D dimensions.
 MOST_HIDDEN = 10**6
 
 
@@ -62,8 +62,8 @@ class BlockRisk(Trainer[Prompts]):
     r"""Squared error of a transformer block on the prompts of a `SampledRisk`.
 
     A token is the pair :math:`z_i = (x_i, y_i)` of an input and its label, and the
-    query is :math:`z_q = (x_q, 0)`. Both have D = d + 1 dimensions. The prediction is
-    :math:`\hat y` in
+    query is :math:`z_q = (x_q, 0)`. Both have D = d + 1 dimensions. The block computes
+    the prediction :math:`\hat y` from
 
     .. math::
         a_i &= \mathrm{softmax}_i\bigl(z_i^\top W_K^\top W_Q z_q/\sqrt D\bigr), \\
@@ -75,9 +75,10 @@ class BlockRisk(Trainer[Prompts]):
     :math:`\sqrt{\mathrm{var} + 10^{-5}}`, and applies a gain and a shift to each
     coordinate. The query attends to the N tokens and not to itself. The loss is
     :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in
-    the order of `Weights`. At the start, the entries of the matrices and of ``w`` are
-    independent and normal with the variance 1/(number of columns). The gains are 1, and
-    all other parameters are 0. See docs/theory.md, "The block of Section 6".
+    the order of `Weights`. At the start, the entries of the matrices and of the vector
+    ``w`` are independent and normal, with the variance 1/(number of columns) for a
+    matrix and 1/D for ``w``. The gains are 1, and all other parameters are 0. See
+    docs/theory.md, "The block of Section 6".
 
     Parameters
     ----------
@@ -134,21 +135,21 @@ class BlockRisk(Trainer[Prompts]):
         # NumPy extends seeds by zeros, so the first entry alone would be the same as
         # [seed, 0, 0], the seed of the first step's prompts.
         rng = np.random.default_rng([self.seed, STREAM_OF_PARAMETERS])
-        parts = []
+        weights = []
         for name, shape in self._shapes.items():
-            # The matrices W_Q, ..., W_2 and the read-out w have random entries, with
-            # the variance 1/(number of columns).
+            # The matrices W_Q, ..., W_2 and the read-out w have random entries. Their
+            # variance is 1 over the length of the last axis.
             if name.startswith(("W", "w")):
-                parts.append(rng.normal(0.0, 1.0 / math.sqrt(shape[-1]), shape))
+                weights.append(rng.normal(0.0, 1.0 / math.sqrt(shape[-1]), shape))
             elif name.startswith("gain"):
-                parts.append(np.ones(shape))
+                weights.append(np.ones(shape))
             else:
-                parts.append(np.zeros(shape))
-        return _flat(parts)
+                weights.append(np.zeros(shape))
+        return _flat(weights)
 
     def unpack(self, params: ArrayLike) -> Weights:
         """Return the parameters of each layer, from the flat vector ``params``."""
-        return self._layers(self._checked(params))
+        return self._weights(self._checked(params))
 
     def predict(self, params: ArrayLike, prompts: Prompts) -> tuple[Array, Array]:
         """Run the block on prompts.
@@ -218,7 +219,7 @@ class BlockRisk(Trainer[Prompts]):
     @np.errstate(over="ignore", invalid="ignore")
     def losses_on(self, params: Array, prompts: Prompts) -> Array:
         """Loss of each of B prompts, (B,); infinite beyond the range of float64."""
-        prediction = self._forward(self._layers(params), prompts).prediction
+        prediction = self._forward(self._weights(params), prompts).prediction
         losses = 0.5 * (prediction - prompts.answer) ** 2
         return np.where(np.isfinite(losses), losses, math.inf)
 
@@ -229,7 +230,7 @@ class BlockRisk(Trainer[Prompts]):
         If a number leaves the range of float64, the loss is infinite and the gradient
         zero.
         """
-        forward = self._forward(self._layers(params), prompts)
+        forward = self._forward(self._weights(params), prompts)
         error = forward.prediction - prompts.answer
         loss = 0.5 * float(np.mean(error**2))
         # The derivative of the mean of ½ error² with respect to a prediction is
@@ -257,15 +258,15 @@ class BlockRisk(Trainer[Prompts]):
         """
         features = self.data.features
         prompts = self._held_out
-        forward = self._forward(self._layers(params), prompts)
-        attention_map = np.zeros((features.K, features.K))
+        forward = self._forward(self._weights(params), prompts)
         # These values stay if a prediction is not finite.
+        attention_map = np.zeros((features.K, features.K))
         loss = np.full(features.K, math.inf)
         attention_loss = np.full(features.K, math.inf)
         if np.isfinite(forward.prediction).all():
-            # Entry (m, k) of the map collects the attention on all tokens of feature m
-            # in the prompts with the query k. It is a mean over these prompts, whose
-            # number is ``held_out``.
+            # Entry (m, k) of the map is the attention on all tokens of feature m, as a
+            # mean over the prompts with the query k, whose number is ``held_out``.
+            # `np.add.at` adds up entries that occur several times, unlike ``+=``.
             entries = (prompts.token, prompts.query[:, None])
             np.add.at(attention_map, entries, forward.attention / self.held_out)
             mean_label = np.sum(forward.attention * prompts.label, axis=1)
@@ -296,14 +297,14 @@ class BlockRisk(Trainer[Prompts]):
         """The shape of each weight, in the order of the parameters."""
         D = self.data.features.d + 1
         H = self.hidden
-        # Most weights are vectors of D entries. So all get this shape first, and the
-        # others are changed.
+        # Most weights are vectors of D entries. So all get this shape first, and then
+        # the shapes of the others are replaced.
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Weights._fields, (D,))
         shapes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
         shapes |= {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
         return shapes
 
-    def _layers(self, params: Array) -> Weights:
+    def _weights(self, params: Array) -> Weights:
         """Split the flat parameters into the weights."""
         weights = {}
         end = 0
@@ -344,13 +345,14 @@ class _ForwardPass:
         # The tokens z_i, (B, N, D), and the query, (B, D)
         self.z = np.concatenate([x, y[:, :, None]], axis=2)
         self.z_q = np.concatenate([x_q, np.zeros((len(x_q), 1))], axis=1)
-        self.root = math.sqrt(self.z.shape[2])  # √D
+        self.root_D = math.sqrt(self.z.shape[2])
+        # W_Kᵀ W_Q z_q for each prompt, (B, D)
         projected_query = self.z_q @ weights.W_Q.T @ weights.W_K
         # Matrix products of a batch, with one vector for each prompt: (B, N, D) times
         # (B, D, 1) for the scores, and (B, 1, N) times (B, N, D) for the mean token.
-        scores = np.matmul(self.z, projected_query[:, :, None])[:, :, 0] / self.root
-        # `attend` returns the softmax and the mean label under it, and overwrites the
-        # scores.
+        scores = np.matmul(self.z, projected_query[:, :, None])[:, :, 0] / self.root_D
+        # `attend` returns the softmax of the scores, which it overwrites, and the mean
+        # label under the softmax, which is not needed.
         self.attention, _mean_label = attend(scores, y)
         self.mean_token = np.matmul(self.attention[:, None, :], self.z)[:, 0, :]
         self.norm_1 = _LayerNorm(
@@ -384,12 +386,16 @@ class _ForwardPass:
         gradient_1 = self.norm_1.back(d_residual + d_hidden @ weights.W_1)
         d_mean_token = gradient_1.input @ weights.W_V
         d_attention = np.matmul(self.z, d_mean_token[:, :, None])[:, :, 0]
-        # a = softmax(s) has da_i = a_i (ds_i - Σ_j a_j ds_j).
-        mean = np.sum(self.attention * d_attention, axis=1, keepdims=True)
-        d_score = self.attention * (d_attention - mean)
-        # The scores are z_i · (z_q W_Qᵀ W_K)/√D: sum over the tokens of a prompt first,
+        # A change ds of the scores s changes the attention a by
+        # da_i = a_i (ds_i - Σ_j a_j ds_j). This map is symmetric, so it also turns the
+        # derivative with respect to a into the derivative with respect to s.
+        mean_d_attention = np.sum(self.attention * d_attention, axis=1, keepdims=True)
+        d_score = self.attention * (d_attention - mean_d_attention)
+        # The scores are z_i · (W_Kᵀ W_Q z_q)/√D: sum over the tokens of a prompt first,
         # then over the prompts.
-        d_projected_query = np.matmul(d_score[:, None, :], self.z)[:, 0, :] / self.root
+        d_projected_query = (
+            np.matmul(d_score[:, None, :], self.z)[:, 0, :] / self.root_D
+        )
         return Weights(
             W_Q=weights.W_K @ (d_projected_query.T @ self.z_q),
             W_K=weights.W_Q @ (self.z_q.T @ d_projected_query),
@@ -432,9 +438,10 @@ class _LayerNorm:
         ``d_output``, (B, D), is the derivative of the loss with respect to the output.
         """
         d_unit = d_output * self.gain
-        # With u = (x - mean)/deviation, du = (dx - mean dx - u · mean(u dx))/deviation.
-        # The matrix that turns dx into du is symmetric, so it also turns d_unit into
-        # the derivative with respect to x.
+        # Let u = (x - mean)/deviation, which is ``unit``. A change dx of x changes u by
+        # du = (dx - mean(dx) - u mean(u dx))/deviation. The matrix that turns dx into
+        # du is symmetric, so it also turns d_unit into the derivative with respect to
+        # x.
         along_unit = np.mean(d_unit * self.unit, axis=1, keepdims=True)
         projected = d_unit - d_unit.mean(axis=1, keepdims=True) - self.unit * along_unit
         return _NormGradient(
@@ -444,6 +451,6 @@ class _LayerNorm:
         )
 
 
-def _flat(parts: list[Array] | Weights) -> Array:
-    """Join the entries of all parts, in their order."""
-    return np.concatenate([part.ravel() for part in parts])
+def _flat(weights: list[Array] | Weights) -> Array:
+    """Join the entries of all weights, or of their derivatives, in one vector."""
+    return np.concatenate([weight.ravel() for weight in weights])

@@ -1,11 +1,11 @@
 """Sampled prompts that are drawn by their counts: how many tokens show each feature.
 
-Loss and gradient cost much less than with the trainer, `SampledRisk`, which draws
-prompts token by token. Their means are the same, and with one query for each prompt
-their laws are, too.
+Loss and gradient cost much less than with the trainer `SampledRisk`, which draws
+prompts token by token. With both trainers their means are the same, and with one query
+for each prompt their laws are, too.
 
-In the shapes below, K is the number of features, B the number of prompts and R the
-number of runs, which are evaluated together.
+In the shapes below, K is the number of features, B the number of prompts of all runs
+together, and R the number of runs that are evaluated at once.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ BLOCK = 2**19
 class CountedRisk(Trainer["CountedPrompts"]):
     r"""Squared error of softmax attention on prompts that are drawn by their counts.
 
-    For each feature m of K, a prompt has :math:`n_m` tokens with the sum :math:`y_m` of
-    their labels. With the score S_mk of feature m for query k, the attention depends on
-    these numbers only, so they are drawn directly. With :math:`e_{mk} = e^{S_{mk}}` for
-    the query k,
+    A prompt has :math:`n_m` tokens of each feature m, with the sum :math:`y_m` of their
+    labels. Tokens of one feature have the same score, :math:`S_{mk}` for the query k,
+    so the prediction depends on these numbers only, and they are drawn directly. With
+    :math:`e_{mk} = e^{S_{mk}}`, the value :math:`f_k` of the task at feature k and the
+    probability :math:`p_k` of this query,
 
     .. math:: Z_k = \sum_m n_m e_{mk}, \quad \hat y_k = \sum_m y_m e_{mk}/Z_k, \quad
         \ell = \tfrac12 \sum_k p_k (\hat y_k - f_k)^2, \quad
@@ -124,13 +125,14 @@ class CountedRisk(Trainer["CountedPrompts"]):
 
     def draw(self, rng: np.random.Generator, size: int) -> CountedPrompts:
         """Draw prompts, sorted by their queries if each has a single one."""
-        # This refuses arguments that are out of range or need too much memory.
+        # `prompts_to_draw` refuses arguments that are out of range or need too much
+        # memory.
         size = prompts_to_draw(rng, size, self._numbers_per_prompt)
         if self.every_query:
             return joined(list(self._drawn_in_blocks(rng, size)))
         # The evaluation needs the prompts of one query next to each other. Prompts are
         # exchangeable, so they may be sorted by their queries.
-        query = np.sort(_tokens(self.features, rng, size))
+        query = np.sort(_draw_features(self.features, rng, size))
         values, counts, labels = self._prompts(rng, size)
         return CountedPrompts(counts, labels, values[np.arange(size), query], query)
 
@@ -143,13 +145,13 @@ class CountedRisk(Trainer["CountedPrompts"]):
         if self.every_query:
             return drawn_at_once(self, rng, runs)
         # Queries are sorted within each run, as in `draw`.
-        queries_of_runs = _tokens(self.features, rng, (runs, self.batch))
+        queries_of_runs = _draw_features(self.features, rng, (runs, self.batch))
         query = np.sort(queries_of_runs, axis=1).ravel()
         size = len(query)
         values = self.task.sample(self.features, rng, size)
         # `multinomial` is faster than NumPy's method for many prompts. Its counts have
-        # the same law as in `draw`, but are other numbers. Counts are floats, because
-        # they are multiplied by weights.
+        # the same law as in `draw`, but other values for the same generator. Counts are
+        # floats, because they are multiplied by weights.
         counts = multinomial(rng, self.N, self.features.probs, size).astype(np.float64)
         labels = self._labels(rng, values, counts)
         return [CountedPrompts(counts, labels, values[np.arange(size), query], query)]
@@ -157,7 +159,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _drawn_in_blocks(
         self, rng: np.random.Generator, size: int
     ) -> Iterator[CountedPrompts]:
-        """Yield prompts for every query, in blocks of arrays of up to 4 MiB."""
+        """Yield prompts with all K queries, in blocks with arrays of up to 4 MiB."""
         for rows in blocks(size, self.features.K, BLOCK):
             values, counts, labels = self._prompts(rng, rows.stop - rows.start)
             yield CountedPrompts(counts, labels, values, None)
@@ -181,13 +183,14 @@ class CountedRisk(Trainer["CountedPrompts"]):
 
     def losses_on(self, params: Array, prompts: CountedPrompts) -> Array:
         """Loss of each of B prompts, (B,)."""
-        # The largest weight of each query is 1: nothing overflows.
+        # A common factor of a query's weights cancels. The largest weight becomes 1, so
+        # that nothing overflows.
         weight = np.exp(params - params.max(axis=0))
         if prompts.query is None:
             prediction = (prompts.labels @ weight) / (prompts.counts @ weight)
             return 0.5 * (prediction - prompts.answer) ** 2 @ self.features.probs
-        # The scores of a single run, (1, K, K)
-        forward = _with_one_query(weight[None], prompts, prompts.query)
+        # The weights of a single run, (1, K, K)
+        forward = _forward(weight[None], prompts, prompts.query)
         return 0.5 * forward.error**2
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -199,6 +202,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         loss = 0.0
         gradient = np.zeros_like(params)
         for block in self._drawn_in_blocks(self.generator(step), self.batch):
+            # Sums over the prompts of a single run, for the scores (1, K, K)
             (block_loss,), (block_gradient,) = self._sums_of_every_query(
                 params[None], block
             )
@@ -240,8 +244,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         Z = n @ e
         prediction = y @ e / Z
         error = prediction - prompts.answer.reshape(R, -1, K)
-        # The gradient e (error/Z) (y - n · prediction), summed over prompts as two
-        # matrix products
+        # The gradient p e (error/Z) (y - n · prediction) is summed over prompts as two
+        # matrix products. The factors p and e are the same for all prompts of a run.
         error_over_Z = error / Z
         sum_with_y = y.swapaxes(1, 2) @ error_over_Z
         sum_with_n = n.swapaxes(1, 2) @ (prediction * error_over_Z)
@@ -258,11 +262,13 @@ class CountedRisk(Trainer["CountedPrompts"]):
         """
         R, K, _ = params.shape
         size = len(query) // R
+        # As in `losses_on`, the largest weight of each query becomes 1.
         weight = np.exp(params - params.max(axis=1, keepdims=True))
-        forward = _with_one_query(weight, prompts, query)
+        forward = _forward(weight, prompts, query)
         prediction = forward.prediction[:, None]
-        # The derivative ∂ℓ/∂S_mk as in the docstring of the class, with the factors in
-        # another order.
+        # The derivatives ∂ℓ/∂S_mk of each prompt for its query k, (B, K), as in the
+        # docstring of the class with p_k = 1. The factors are in another order, and the
+        # division by ``size`` makes a sum over the prompts of a run their mean.
         slopes = prompts.counts * prediction
         np.subtract(prompts.labels, slopes, out=slopes)
         slopes *= forward.weight * (forward.error / (forward.total * size))[:, None]
@@ -292,8 +298,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         K = self.features.K
         if not self._by_tokens:
             return rng.multinomial(self.N, self.features.probs, size)
-        tokens = _tokens(self.features, rng, (size, self.N))
-        # One bincount for all prompts: each has K cells of its own.
+        tokens = _draw_features(self.features, rng, (size, self.N))
+        # One bincount for all prompts: prompt b has the cells K b, ..., K b + K - 1.
         cells = tokens + K * np.arange(size)[:, None]
         return np.bincount(cells.ravel(), minlength=size * K).reshape(size, K)
 
@@ -303,31 +309,33 @@ class CountedPrompts(NamedTuple):
 
     counts: Array  # n, number of tokens of each feature, (B, K)
     labels: Array  # y, sum of their labels, (B, K)
-    answer: Array  # to the query, (B,), or to every query, (B, K)
-    query: NDArray[np.integer[Any]] | None  # (B,), or None for all queries
+    answer: Array  # value at the query, (B,), or at all features as queries, (B, K)
+    query: NDArray[np.integer[Any]] | None  # feature, (B,), or None for all queries
 
 
 class _Forward(NamedTuple):
     """Predictions on B prompts of R runs, with one query each."""
 
-    # The number K r + k of the run r and the query k of each prompt, (B,)
+    # K r + k for a prompt of run r with query k, (B,). It is the number of the column
+    # of scores that the prompt uses, among the columns of all runs.
     column: NDArray[np.intp]
-    weight: Array  # e^S of each feature for the prompt's query, (B, K)
+    weight: Array  # e of each feature for the prompt's query, (B, K)
     total: Array  # Z, (B,)
     prediction: Array  # (B,)
     error: Array  # prediction - answer, (B,)
 
 
-def _with_one_query(
+def _forward(
     weight: Array, prompts: CountedPrompts, query: NDArray[np.integer[Any]]
 ) -> _Forward:
-    """Predict the answers of the prompts of R runs from the weights e^S, (R, K, K).
+    """Predict the answers of the prompts of R runs, with one query for each prompt.
 
-    The prompts come run after run, with equally many for each run.
+    The ``weight`` is e in the docstring of `CountedRisk`, (R, K, K), up to a factor for
+    each query. The prompts come run after run, with equally many for each run.
     """
     R, K, _ = weight.shape
     column = np.repeat(K * np.arange(R), len(query) // R) + query
-    # Column k of the scores of run r becomes row K r + k.
+    # Column k of the weights of run r becomes row K r + k.
     weight_of_prompt = weight.swapaxes(1, 2).reshape(R * K, K)[column]
     total = np.einsum("bk,bk->b", prompts.counts, weight_of_prompt)
     prediction = np.einsum("bk,bk->b", prompts.labels, weight_of_prompt) / total
@@ -337,16 +345,20 @@ def _with_one_query(
 
 
 def _sums_of_columns(slopes: Array, column: NDArray[np.intp], n_columns: int) -> Array:
-    """Sum the rows of ``slopes``, (B, K), with equal column numbers, (n_columns, K)."""
+    """Sum the ``slopes``, (B, K), of prompts with equal ``column``, (n_columns, K).
+
+    The numbers in ``column``, (B,), are explained in ``_Forward``.
+    """
     # Drawn prompts are sorted by their columns, so that prompts of one column stand
-    # next to each other; given prompts may have any order.
+    # next to each other; given prompts may have any order. Column numbers are at least
+    # 0, so with -1 in front there is also an increase at the first prompt.
     increases = np.diff(column, prepend=-1)
     if (increases < 0).any():
         order = np.argsort(column, kind="stable")
         column = column[order]
         slopes = slopes[order]
         increases = np.diff(column, prepend=-1)
-    # the first prompt of each column
+    # The first prompt of each column that occurs
     first_prompts = np.flatnonzero(increases)
     sums = np.zeros((n_columns, slopes.shape[1]))
     # `reduceat` sums the rows from one of these prompts up to the next.
@@ -354,10 +366,10 @@ def _sums_of_columns(slopes: Array, column: NDArray[np.intp], n_columns: int) ->
     return sums
 
 
-def _tokens(
+def _draw_features(
     features: Features, rng: np.random.Generator, size: int | tuple[int, int]
 ) -> NDArray[np.integer[Any]]:
-    """Draw features with their probabilities."""
+    """Draw indices of features with their probabilities."""
     if features.uniform:
         # Small integers are drawn faster. An int16 is below 2^15.
         dtype = np.int16 if features.K < 2**15 else np.int64

@@ -66,7 +66,8 @@ PILOTS = 16
 MOST_WORK = 2e10
 # Rough memory of an SGD run, in bytes: its trainer and its losses.
 BYTES_PER_RUN = 1e3
-# The smallest precision. The number of prompts grows like one over its square.
+# The smallest ``precision`` that is accepted. The number of prompts grows like one over
+# its square.
 SMALLEST_PRECISION = 1e-6
 # The estimated number of prompts is increased by this factor, because a few pilot
 # batches give only a rough estimate. The time grows in proportion to this factor.
@@ -111,7 +112,7 @@ def crosscheck(
     coordinates of ``run_or_risk``, must stay within a band around exact gradient
     descent. The width of the band comes from the spread of further runs of SGD. All
     comparisons together raise a false alarm once in a thousand times, provided that SGD
-    follows gradient descent on average; its bias is of order eta/batch. See
+    follows gradient descent on average. (The bias of SGD is of order eta/batch.) See
     docs/theory.md, "Population against samples".
 
     Parameters
@@ -288,8 +289,8 @@ def _compare_at_points(
 def _check_memory(K: int, points: int, batches: int, runs: int) -> None:
     """Refuse numbers of points or runs that need more memory than is free."""
     # The gradients of all batches are kept. For each point, some more arrays of the
-    # same size are needed, roughly four. A batch gives K² entries of the gradient, a
-    # loss and a slope (see `_Sampled`), of 8 bytes each.
+    # size of a gradient are needed, roughly four. A batch gives K² entries of the
+    # gradient, a loss and a slope (see `_Sampled`), of 8 bytes each.
     kept_batches = points * (max(batches, COUNTED_BATCHES) + 4)
     check_fits("points", points, 8.0 * kept_batches * (K**2 + 2.0))
     check_fits("runs", runs, BYTES_PER_RUN * runs)
@@ -345,10 +346,11 @@ class _Sampler(NamedTuple):
     query_probs: Array  # probability that feature k is a query of a prompt, (K,)
 
     def samples(self, present: Array) -> Array:
-        """Expected number of prompts that contribute to each entry of the gradient.
+        """Return how many prompts should contribute to each gradient entry, (K, K).
 
-        A prompt contributes to the entry of a feature and a query if it contains the
-        feature and has this query. ``present`` is the probability that it contains the
+        A prompt contributes to the entry of a feature (row) and a query (column) if it
+        contains the feature and has this query. The result is the expected number of
+        such prompts. ``present`` is the probability that a prompt contains each
         feature, (K,).
         """
         return self.batch * self.batches * present[:, None] * self.query_probs
@@ -410,22 +412,23 @@ class _Sampled(NamedTuple):
 
 def _sample(
     values: list[_PopulationValues],
-    samplers: Sequence[Risk],
+    risks: Sequence[Risk],
     batches: int,
     add: Callable[[], None] = lambda: None,
 ) -> _Sampled:
-    """Evaluate each sampler at its point, on the prompts of its first steps.
+    """Evaluate a sampled risk at each point, on the batches of its first steps.
 
-    The function ``add`` is called after each evaluation, to show progress.
+    ``risks`` has one risk for each point. The function ``add`` is called after each
+    evaluation, to show progress.
     """
     losses = np.zeros(batches)
     slopes = np.zeros(batches)
     gradients = []
-    for point, sampler in zip(values, samplers, strict=True):
+    for point, risk in zip(values, risks, strict=True):
         sampled_gradients = np.empty((batches, point.gradient.size))
         sampled_losses = np.empty(batches)
         for step in range(batches):
-            loss, gradient = sampler.evaluate(point.scores, step)
+            loss, gradient = risk.evaluate(point.scores, step)
             sampled_losses[step] = loss
             sampled_gradients[step] = gradient.ravel()
             add()
@@ -478,10 +481,10 @@ def _point_checks(
 def _worst_entry_check(
     values: list[_PopulationValues], entries: list[Array], compared: NDArray[np.intp]
 ) -> Check:
-    """Compare the entry with the largest z-score among the entries of all points.
+    """Compare the entry with the largest absolute z-score among those of all points.
 
-    ``entries`` has an array of sampled entries for each point, (batches, E). Their
-    places in the flattened gradients are ``compared``, (E,).
+    ``entries`` has an array for each point, (batches, E): the E sampled entries that
+    are compared. Their indices in the flattened gradients are ``compared``, (E,).
     """
     batches = len(entries[0])
     count = len(values) * len(compared)
@@ -491,9 +494,10 @@ def _worst_entry_check(
     worst_of_points = []
     for point, samples in zip(values, entries, strict=True):
         expected = point.gradient.ravel()[compared]
-        errors = samples.std(axis=0, ddof=1) / math.sqrt(batches)
+        # The z-scores are those of `mean_check`, which is called for the worst only.
+        standard_errors = samples.std(axis=0, ddof=1) / math.sqrt(batches)
         scales = np.maximum(np.abs(expected), point.scale)
-        z = z_score(samples.mean(axis=0) - expected, errors, scales)
+        z = z_score(samples.mean(axis=0) - expected, standard_errors, scales)
         worst = int(np.argmax(np.abs(z)))
         worst_of_points.append(
             mean_check(
@@ -515,7 +519,9 @@ class _Curves(NamedTuple):
 
     t: Steps  # (T,)
     exact: Array  # of exact descent, (T,)
-    sgd: Array  # of the runs of SGD, (runs, T); the last run is judged by the others
+    # Of the runs of SGD, (runs + 1, T). The last run is judged, and the other ``runs``
+    # measure the spread.
+    sgd: Array
 
     @property
     def judged(self) -> Array:
@@ -531,10 +537,10 @@ class _Curves(NamedTuple):
     def limit(self) -> float:
         """Largest distance from exact descent that is allowed, in units of the spread.
 
-        Without steps there is no check of SGD, and the limit is not used.
+        Without steps there is no check of SGD, and the limit does not matter.
         """
-        # The spread is estimated from all runs but the judged one. From n runs it has
-        # n - 1 degrees of freedom.
+        # The spread is estimated from all runs but the judged one. An estimate from n
+        # runs has n - 1 degrees of freedom.
         freedom = len(self.sgd) - 2
         return limit_of(SHARE_OF_STEPS / max(self.t.size, 1), freedom)
 

@@ -29,8 +29,8 @@ from icl_theory.memory import blocks, check_fits
 # numbers, which take 8 MiB. The system allocates larger arrays anew in each step, which
 # takes longer than the arithmetic.
 NUMBERS_IN_PART = 2**20
-# A rough estimate of the memory for each token of a drawn prompt: five arrays of
-# numbers of 8 bytes.
+# A rough estimate of the memory for each token of a drawn prompt: five arrays with a
+# number of 8 bytes for each token.
 BYTES_PER_TOKEN = 40.0
 
 
@@ -85,19 +85,21 @@ def bilinear_scores(
 class PromptRisk(Trainer[Prompts]):
     r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of sampled prompts.
 
-    The prediction :math:`\hat y` is the mean label under softmax attention. The prompts
-    of step t are a function of (seed, t). A trainer inherits from this class, has the
-    fields below, and defines ``_draw``, which draws new prompts. If the prompts have
-    vectors, the parameters are the matrix Q, otherwise the class scores, one for each
-    feature and query.
+    The prediction :math:`\hat y` is the mean label under softmax attention, and
+    :math:`f(x_q)` is the value of the task at the query. The prompts of step t are a
+    function of (seed, t). A trainer inherits from this class, has the fields below, and
+    defines ``_draw``, which draws new prompts. If the prompts have vectors, the
+    parameters are the matrix Q, otherwise the class scores, one for each feature and
+    query.
     """
 
     N: int
     batch: int
     seed: int
     dataset: int | None
-    # Random numbers come from three independent streams of one seed: 0 for the steps,
-    # 1 for the data set, and 2 for prompts that are held out.
+    # The second number of a generator's seed. Random numbers come from three
+    # independent streams: 0 for the steps, 1 for the data set, and 2 for held-out
+    # prompts.
     stream = (0,)
 
     @abstractmethod
@@ -210,6 +212,7 @@ class PromptRisk(Trainer[Prompts]):
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)
             error = prediction - part.answer
+            # With the attention weight_i on token i,
             # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction). The
             # loss is a mean, hence the division by the number of prompts. The array has
             # an entry for each token, so it is multiplied in place to save memory.
@@ -230,10 +233,12 @@ def _backward(params: Array, d_scores: Array, prompts: Prompts) -> Array:
     token_vectors = prompts.key
     query_vectors = prompts.asked
     if token_vectors is not None and query_vectors is not None:
-        # The scores are x_i^T Q x_q, so the gradient is the sum of d_scores x_i x_q^T.
+        # The scores are x_i^T Q x_q, so the gradient is the sum of d_scores x_i x_q^T,
+        # first over the tokens of a prompt (axis n), then over the prompts (axis b).
         return np.einsum("bn,bnd->bd", d_scores, token_vectors).T @ query_vectors
-    # The score of a token is the entry (token, query) of the (K, K) class scores. All
-    # d_scores of an entry are summed. Entries are numbered row by row.
+    # The score of a token is the entry (token, query) of the (K, K) class scores. The
+    # ``d_scores`` of all tokens with the same entry are summed. Entries are numbered
+    # row by row, as in the array that `reshape` returns.
     entry = prompts.token * len(params) + prompts.query[:, None]
     sums = np.bincount(entry.ravel(), d_scores.ravel(), params.size)
     return np.asarray(sums, dtype=np.float64).reshape(params.shape)

@@ -4,9 +4,10 @@ Two results are compared: the lengths of the phases, and the growth of *own scor
 each phase. An own score is the score of tokens that show the query's feature.
 
 Phase I ends when the attention on the query's feature passes ½. Phase III is the tail:
-it begins when t (loss - floor) falls to a multiple of its limit for good, where t is
-the number of steps. Phase II lies between the two. The *core* of a risk is the risk
-over K x K scores inside all changes of coordinates.
+it begins when t (loss - L_∞) falls to twice its limit for good, with the number t of
+steps and the loss L_∞ that the exact run approaches, usually the floor. Phase II lies
+between the two. The *core* of a risk is the risk over K x K scores inside all changes
+of coordinates.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ MOST_STEPS = 100_000
 # Sampled runs may take a fifth more steps than the exact run, because a slow run
 # reaches the target later. A longer allowance would cost time in every run.
 LONGER = 1.2
-# Number of steps at which a run is first evaluated to find where a quantity falls to 0.
-# With fewer steps a short fall and rise may be missed, but each further step costs an
-# evaluation.
+# Number of steps at which a run is first evaluated to find the step at which a quantity
+# falls to 0. With fewer steps a short fall and rise may be missed, but each further
+# step costs an evaluation.
 GRID_STEPS = 48
 # Attentions that differ by less than this are equal up to rounding.
 EQUAL_ATTENTION = 1e-9
@@ -148,8 +149,9 @@ def sampled_phases(
     Loss and attention are evaluated by the population risk at the scores of the run,
     without the noise of a batch. Phase I ends when the attention, as a mean over the
     prompts that contain the query's feature, passes ½. Phase III begins when
-    t·(loss − floor) falls to twice its limit for good. The run ends when the loss
-    passes ε. Times have fractions, by linear interpolation between two steps. The
+    t·(loss − floor) falls to twice its limit for good. (If the exact run approaches a
+    loss above the floor, this loss takes the place of the floor.) The run ends when the
+    loss passes ε. Times have fractions, by linear interpolation between two steps. The
     growth in a phase is the increase of the mean own score per step, between the steps
     at which the exact run enters and leaves the phase.
 
@@ -199,24 +201,24 @@ def sampled_phases(
             exact.stop_reason,
             "one that reaches its target in two steps or more with this N",
         )
-    assert exact.risk is not None  # `simulate` returns a run with its risk
+    assert exact.risk is not None  # `simulate` returns a run whose risk is known
     last = int(LONGER * exact.steps) + 1
     # The parameters of a sampled run are kept at every step, as numbers of 8 bytes.
-    parameters = exact.risk.initial.size
-    check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * parameters)
+    n_parameters = exact.risk.initial.size
+    check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * n_parameters)
     check_fits("runs", runs, BYTES_PER_RUN * runs)
 
     # The population risk over all scores, in the coordinates of the problem
-    whole = expanded(exact.risk)
-    core = core_risk(whole)
+    full_risk = expanded(exact.risk)
+    core = core_risk(full_risk)
     # One step more than the run took: the loss of its last step is evaluated anew over
     # all scores, and rounding may leave it above the target.
-    path = _Path(core, _exact_scores(exact, whole), last=int(exact.t[-1]) + 1)
+    path = _Path(core, _exact_scores(exact, full_risk), last=int(exact.t[-1]) + 1)
     ruler = _Ruler.of(exact, path)
     expected = ruler.measure(path)
     seeds = np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32)
     trainers = [problem.sampled(batch, run_seed) for run_seed in seeds.tolist()]
-    measures_of_runs = _measures_of_runs(trainers, exact.eta, last, whole, ruler)
+    measures_of_runs = _measures_of_runs(trainers, exact.eta, last, full_risk, ruler)
     # A run that does not pass all phases has no measures, an empty dictionary.
     if not all(measures_of_runs):
         raise argument_error(
@@ -254,41 +256,43 @@ def _sampled_problem(run: Trajectory, N: int | None) -> Regression:
 
 
 def _measures_of_runs(
-    trainers: Sequence[Risk], eta: float, last: int, whole: Risk, ruler: _Ruler
+    trainers: Sequence[Risk], eta: float, last: int, full_risk: Risk, ruler: _Ruler
 ) -> list[dict[str, float]]:
     """Train on sampled prompts for ``last`` steps, and measure every run.
 
-    ``whole`` is the population risk in the coordinates of the trainers.
+    ``full_risk`` is the population risk over all scores, in the coordinates of the
+    trainers.
     """
-    core = core_risk(whole)
+    core = core_risk(full_risk)
     measures_of_runs = []
     with Progress(words="", unit="sampled steps") as progress:
         progress.update(done=0, total=len(trainers) * last)
         for trainer in trainers:
             states = run_states(trainer, eta, last, progress.add)
-            path = _Path(core, _scores_of(states, whole), last)
+            path = _Path(core, _scores_of(states, full_risk), last)
             measures_of_runs.append(ruler.measure(path))
     return measures_of_runs
 
 
-def _exact_scores(exact: Trajectory, whole: Risk) -> Callable[[int], Array]:
+def _exact_scores(exact: Trajectory, full_risk: Risk) -> Callable[[int], Array]:
     """Return the scores, (K, K), of the exact run as a function of the step.
 
-    ``whole`` is the population risk over all scores, in the coordinates of the run.
+    ``full_risk`` is the population risk over all scores, in the coordinates of the run.
     """
     risk = exact.risk
-    # An exchangeable run has the gap u as its only parameter.
+    # An exchangeable run has a single parameter: the gap u, by which the score of the
+    # query's feature exceeds all other scores.
     if isinstance(risk, ExchangeableRisk):
         return lambda t: risk.scores(float(exact.at(t).params))
-    return lambda t: core_params(whole, exact.at(t).params)
+    return lambda t: core_params(full_risk, exact.at(t).params)
 
 
-def _scores_of(states: Array, whole: Risk) -> Callable[[int], Array]:
+def _scores_of(states: Array, full_risk: Risk) -> Callable[[int], Array]:
     """Return the scores, (K, K), of a sampled run as a function of the step.
 
-    ``states`` has the parameters at every step, in the coordinates of ``whole``.
+    ``states`` has the parameters at every step, in the coordinates of ``full_risk``.
     """
-    return lambda t: core_params(whole, states[t])
+    return lambda t: core_params(full_risk, states[t])
 
 
 def run_states(
@@ -317,13 +321,13 @@ class _Ruler(NamedTuple):
 
     exact: Trajectory
     slowest: NDArray[np.bool_]  # mask of the queries that leave Phase I last, (K,)
-    tail: float | None  # limit of t (loss - floor), None if it is unknown
+    tail: float | None  # limit of t (loss - L_∞), None if it is unknown or 0
 
     @classmethod
     def of(cls, exact: Trajectory, path: _Path) -> _Ruler:
         """Return the ruler of an exact run, which is also given as a path."""
         # `sampled_phases` has refused exact runs without phases, and `simulate` returns
-        # a run with its risk.
+        # a run whose risk is known.
         assert exact.risk is not None
         assert exact.phases is not None
         _start, end_of_phase_1 = exact.phases.I
@@ -361,9 +365,10 @@ class _Ruler(NamedTuple):
         return measures
 
     def _ends(self, path: _Path) -> list[float]:
-        """The ends of Phase I, of Phase II if the exact run has a tail, and of the run.
+        """Return the ends of Phase I, of Phase II if there is a tail, and of the run.
 
-        They are steps with fractions; infinite if the path does not reach them.
+        There is a tail if the exact run has one. The ends are steps with fractions. An
+        end that the path does not reach is infinite.
         """
         exact = self.exact
         tail = self.tail
@@ -379,7 +384,7 @@ class _Ruler(NamedTuple):
             loss_at_infinity = resting_loss(exact.risk, exact.floor)
 
             def tail_gap(t: int) -> float:
-                # Phase III begins when the result is no longer positive, for good.
+                # Phase III begins when this number falls to 0 for good.
                 excess = path.at(t).loss - loss_at_infinity
                 return t * excess - TAIL_RATIO * tail
 

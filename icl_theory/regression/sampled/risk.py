@@ -75,7 +75,8 @@ class SampledRisk(PromptRisk):
         for name in ("noise", "token_noise"):
             deviation = number(name, getattr(self, name), zero=True, maximum=LARGEST)
             set_fields(self, **{name: deviation})
-        # This checks the other fields and draws the data set, so it comes last.
+        # `_prepare` checks the other fields. It also draws the data set, with the
+        # fields above, so it comes last.
         self._prepare()
 
     @property
@@ -116,8 +117,8 @@ class SampledRisk(PromptRisk):
         size = integer("size", size, minimum=1)
         check_fits("size", size, self._bytes(size * self.features.K))
         query = np.repeat(np.arange(self.features.K), size)
-        # The random numbers of the steps come from stream 0 of the seed, and those of
-        # the data set from stream 1.
+        # Stream 0 of the seed is for the prompts of the steps, and stream 1 for the
+        # data set.
         stream_of_held_out = 2
         rng = np.random.default_rng([self.seed, stream_of_held_out])
         return self._draw(rng, len(query), query)
@@ -149,9 +150,9 @@ class SampledRisk(PromptRisk):
         self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None
     ) -> Prompts:
         """Draw prompts with random queries, or with the given ``query``, (size,)."""
-        token = self._choose(rng, (size, self.N))
+        token = self._draw_features(rng, (size, self.N))
         if query is None:
-            query = self._choose(rng, (size,))
+            query = self._draw_features(rng, (size,))
         token_vectors = None
         query_vectors = None
         if self.token_noise:
@@ -159,25 +160,26 @@ class SampledRisk(PromptRisk):
             # query is the last of the N + 1 points, (size, N + 1, d).
             points = self.features.vectors[np.column_stack([token, query])]
             points += rng.normal(0.0, self.token_noise, points.shape)
-            values = self.task.functions(self.features, rng, size)(points)
-            label = values[:, :-1]
-            answer = values[:, -1]
+            # `functions` draws a random function for each prompt.
+            values_at_points = self.task.functions(self.features, rng, size)(points)
+            label = values_at_points[:, :-1]
+            answer = values_at_points[:, -1]
             token_vectors = points[:, :-1]
             query_vectors = points[:, -1]
         else:
             # A random function for each prompt, with its values at all features,
             # (size, K)
-            values = self.task.sample(self.features, rng, size)
-            label = np.take_along_axis(values, token, axis=1)
-            answer = values[np.arange(size), query]
+            values_at_features = self.task.sample(self.features, rng, size)
+            label = np.take_along_axis(values_at_features, token, axis=1)
+            answer = values_at_features[np.arange(size), query]
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, token_vectors, query_vectors)
 
-    def _choose(
+    def _draw_features(
         self, rng: np.random.Generator, shape: tuple[int, ...]
     ) -> NDArray[np.intp]:
-        """Draw features with their probabilities."""
+        """Draw indices of features with their probabilities."""
         if self.features.uniform:
             return rng.integers(self.features.K, size=shape)
         # Feature m has the interval from the sum of the probabilities before it to the

@@ -1,5 +1,7 @@
 """Task families: laws of the functions in prompts, in closed form and as samples."""
 
+# A name that is imported ``as`` itself can be imported from this module, but is not in
+# its public list.
 from icl_theory._names import suggesting as _suggesting
 from icl_theory.regression.tasks.functions import (
     Halfspace,

@@ -93,7 +93,8 @@ class RandomCosine(OnSpace):
                 self.direction,
                 f"a vector of length {d}, the dimension of the features",
             )
-        # Squares of very large or small entries would overflow or underflow.
+        # The largest entry becomes 1, because squares of very large or small entries
+        # would overflow or underflow.
         direction = direction / np.abs(direction).max()
         unit = direction / np.linalg.norm(direction)
         # |ω| is 1 if L is the amplitude, and otherwise L.
@@ -121,7 +122,7 @@ class RandomCosine(OnSpace):
         twice the variogram of their features.
         """
         angle = (features.vectors - features.vectors[0]) @ self.omega(features.d)
-        # cos(angle) - 1 without cancellation
+        # cos(angle) - 1 without cancellation. The first angle is 0, its point (1, 0).
         cosine_less_one = -2.0 * np.sin(0.5 * angle) ** 2
         points = np.stack([cosine_less_one, np.sin(angle)], axis=1)
         return self.amplitude / np.sqrt(2.0) * points
@@ -186,7 +187,7 @@ class RandomFourier(OnSpace):
         return -0.5 * self.amplitude**2 * np.expm1(self._exponent(features))
 
     def _exponent(self, features: Features) -> Array:
-        """``-|x - x'|²/2ℓ²``, the logarithms of all correlations, (K, K)."""
+        """``-|x - x'|²/2ℓ²``, the logarithm of the correlation of all pairs, (K, K)."""
         return np.asarray(-0.5 * (features.distances / self.length_scale) ** 2)
 
     def functions(
@@ -196,6 +197,7 @@ class RandomFourier(OnSpace):
 
         The result maps points (size, n, d) to values (size, n).
         """
+        # (size, d, 1), for matrix products with the points
         omega = rng.normal(0.0, 1.0 / self.length_scale, (size, features.d, 1))
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
 
@@ -253,7 +255,7 @@ class Linear(OnSpace):
 def quadratics(
     rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float
 ) -> Function:
-    """Draw polynomials x^T A x + b^T x with normal entries of A and b.
+    """Draw ``size`` polynomials x^T A x + b^T x in d variables, with normal A and b.
 
     The entries of A and b are independent, with mean zero and the standard deviations
     ``sigma_a`` and ``sigma_b``. The result maps points (size, n, d) to values (size,
@@ -326,11 +328,11 @@ class Halfspace(LipschitzTask):
     """The degenerate counterexample: f is L on one half of the features, else -L.
 
     The halves are the first and the second half of the list of features. For each
-    function, chance decides which half has the value L. A public
-    review of the regression paper (ICLR 2026, Reviewer 3) gives the example. Every
-    function is non-degenerate Lipschitz in the paper's sense, but features of the same
-    half have the same value. So the constant c_k of `Task.nondegeneracy` is 0 for each
-    feature that shares its half with another one. The loss then tends to 0 although the
+    function, chance decides which half has the value L. A public review of the
+    regression paper (ICLR 2026, Reviewer 3) gives the example. Every function is
+    non-degenerate Lipschitz in the paper's sense, but features of the same half have
+    the same value. So the constant c_k of `Task.nondegeneracy` is 0 for each feature
+    that shares its half with another one. The loss then tends to 0 although the
     attention on the query's feature does not tend to 1.
 
     Parameters
@@ -342,8 +344,8 @@ class Halfspace(LipschitzTask):
     def factor(self, features: Features) -> Array:
         """``L`` on the first ceil(K/2) features, ``-L`` on the others, (K, 1).
 
-        With the opposite sign on all features, differences of values are the same up to
-        their sign.
+        These are the values of one of the two functions. The other one has the opposite
+        sign at all features, so its squared differences of values are the same.
         """
         in_first_half = np.arange(features.K) < (features.K + 1) // 2
         return np.where(in_first_half, self.L, -self.L)[:, None]

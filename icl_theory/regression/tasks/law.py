@@ -95,7 +95,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Task(ABC):
-    """A law of task functions, through their values at the features.
+    """The law of random functions, given by their values at the features.
 
     To add a family, inherit and define `kernel` and `sample`. Override `variogram` and
     `factor` if there is a formula that is more accurate or faster than the general one.
@@ -263,7 +263,7 @@ def factor_of(variogram: Array) -> Array:
 class LipschitzTask(Task):
     """Base of the families with a Lipschitz constant L.
 
-    L bounds the slopes of every function, or the mean squares of the slopes.
+    L bounds the slopes of every function, or the root mean squares of the slopes.
     """
 
     L: float
@@ -283,6 +283,7 @@ class OnSpace(LipschitzTask):
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Values of ``size`` independent functions at the features, (size, K)."""
+        # All functions have the same points, which are repeated without a copy.
         points = np.broadcast_to(features.vectors, (size, *features.vectors.shape))
         return self.functions(features, rng, size)(points)
 

@@ -91,7 +91,8 @@ class Curve:
     ) -> Curve:
         """Return the mean of two or more runs, with a band of two standard errors.
 
-        The curve is as long as the shortest run.
+        A run is an array of the values at ``x``, (T,). The curve is as long as the
+        shortest run.
         """
         # `sequence` checks only that there are runs; the next line checks that each run
         # is an array.
@@ -103,6 +104,7 @@ class Curve:
             )
         length = min(map(len, curves))
         x = real_array("x", x, 1)[:length]
+        # One run in each row
         values = np.array([curve[:length] for curve in curves])
         mean = values.mean(axis=0)
         standard_error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
@@ -298,8 +300,8 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
         for curve in panel.curves
         if np.size(curve.x)
     ]
-    # Only the names of phases depend on the last step. Without a point any number will
-    # do.
+    # The last step only decides which phases are wide enough for their names. If no
+    # curve has a point, any number will do.
     last = max(last_steps, default=1.0)
     # Panels without a title have no place for the names of phases.
     shade(panel.phases, last, ax, labels=bool(panel.title))
@@ -329,7 +331,10 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
 
 
 def _thin_out_minor_ticks(axis: Axis) -> None:
-    """Keep only minor ticks 2 and 5 if fewer than two powers of ten are on the axis."""
+    """Keep few minor ticks if fewer than two powers of ten are on the axis.
+
+    The minor ticks that are kept are 2 and 5 times the powers of ten.
+    """
     from matplotlib.ticker import LogLocator
 
     # An axis may be inverted, with its larger end first.
@@ -411,14 +416,16 @@ def label_ends(
 ) -> None:
     """Write labels to the right of the axes, at the ends of curves.
 
-    The labels are at least ``spacing`` points apart, which is by default the height of
-    a line of text of 8 points. ``height`` is the height of the panel in inches.
+    The labels are about ``spacing`` points apart or more, which is by default the
+    height of a line of text of 8 points. ``height`` is the height of the panel in
+    inches.
     """
     if not ends:
         return
     # This transform turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     _, right = ax.get_xlim()
+    # The height of the end of each curve, as a share of the height of the axes
     end_heights = []
     for end in ends:
         _, height_in_axes = data_to_axes.transform((right, end.y))
@@ -428,20 +435,21 @@ def label_ends(
     # The height of a line of text, as a share of the height of the axes.
     line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)
     # If the labels were stacked from the bottom without gaps, label i would stand at
-    # stack[i] = i line_height. Labels at the places stack[i] + rise[i] do not overlap
+    # stack[i] = i line_height. Labels at the heights stack[i] + rise[i] do not overlap
     # if the rise never falls from one label to the next. So begin with the rise to the
     # end of each curve, and increase it where it would fall. Finally, limit all rises
-    # to the largest rise with which the topmost label stays within the axes.
+    # to the largest rise with which the topmost label stays within the axes. (A curve
+    # that ends outside the axes counts as ending at their edge.)
     stack = line_height * np.arange(len(order))
     rise = np.clip(np.array(end_heights)[order], 0.0, 1.0) - stack
     rise = np.maximum.accumulate(rise)
     rise = np.minimum(rise, 1.0 - stack[-1])
-    places = rise + stack
-    for place, index in zip(places, order, strict=True):
+    label_heights = rise + stack
+    for label_height, index in zip(label_heights, order, strict=True):
         end = ends[index]
         ax.annotate(
             end.label,
-            (1.0, float(place)),
+            (1.0, float(label_height)),
             xycoords="axes fraction",
             xytext=(3, 0),
             textcoords="offset points",

@@ -66,14 +66,14 @@ def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
 
 
 def _label(run: Trajectory, name: str) -> Label:
-    """Return the label of a parameter of a run; without one, the name is its text."""
-    return run.labels.get(name) or Label(name, "", "", "")
+    """Return the label of a parameter of a run, or else a label with only its name."""
+    return run.labels.get(name) or Label(text=name, tex="", unit="", meaning="")
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
     """Draw the loss of a run against the step, with the attention below it.
 
-    If ``ax`` is given, only the loss is drawn.
+    Only the loss is drawn if ``ax`` is given, or if the run observes no attention.
 
     The axes of steps and of losses are logarithmic. For a run of normalised descent
     that has converged, the axis of steps is linear, because the loss falls
@@ -110,7 +110,7 @@ def _side_by_side(
 
     A column has a row for the loss, and one for the attention if all runs observe it.
     ``width`` is the width of a column in inches. ``heights`` are two heights in inches:
-    of a figure with one row, and of a figure with two rows.
+    the height of a figure with one row, and the height of a figure with two rows.
     """
     have_attention = all("attention" in run.observed for run in runs)
     rows = 2 if have_attention else 1
@@ -236,8 +236,8 @@ def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
     It names the numbers that `parameters_of` returns, the parameters of the run that
     are words and not the same in all runs, and the regime.
     """
-    # Each pair has the text that is drawn, and a plain text from which `_wrapped` finds
-    # the width, because TeX has more characters than it draws.
+    # Each pair has the text that is drawn, and a plain text. `_wrapped` takes the width
+    # from the plain text, because TeX has more characters than it draws.
     numbers = []
     for label, value in parameters_of(run):
         symbol = style.mathematics(label.tex, label.text)
@@ -286,12 +286,12 @@ def _wrapped(entries: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
     """Draw the loss, or its excess over the floor if the run has observed the excess.
 
-    Horizontal lines mark the target, the floor, and the levels of the family, which are
-    losses such as those of known predictors.
+    Horizontal lines mark the target, the floor, and the levels of the family, such as
+    the losses of known predictors.
     """
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
-    # Without a floor, the excess is the loss itself.
+    # If the floor is zero, the excess is the loss itself.
     draws_excess = "excess" in run.observed and run.floor > 0
     if draws_excess:
         # The observed excess has all its digits; loss - floor would lack some of them.
@@ -350,8 +350,8 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     # The axis begins at half the smaller of two numbers. The first is the last value of
     # 1 - mean, but at most 0.1, so that the axis spans more than a decade. The second
     # is the smallest value of the mean. Zeros have no place on the axis: the first
-    # number is 1e-300 instead of 0, and the second leaves zeros out. At the top there
-    # is a margin above 1.
+    # number is at least 1e-300, and zeros of the mean do not count. At the top there is
+    # a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)

@@ -35,11 +35,13 @@ FIRST_STEP = 0.5
 # The name of a phase is written above it only if the phase is wider than this share of
 # the axis. The names of two narrower phases side by side would overlap.
 NAMED_PHASE = 0.05
+# The colours of the palette that figures use by name
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
 GREEN = "#009E73"
 RED = "#D55E00"
 BLACK = "#000000"
+# The colours of curves, and the colours of phases, in the order in which they are used
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
 # Modules that matplotlib loads when it first draws.
@@ -52,6 +54,7 @@ DRAWING = (
     "matplotlib.backends.backend_mixed",
 )
 # Modules that matplotlib loads when it first writes a file with one of these endings.
+# To write a PNG file, Pillow loads its plug-ins for five formats.
 WRITING = {
     ".svg": ("matplotlib.backends.backend_svg",),
     ".pdf": ("matplotlib.backends.backend_pdf", "fontTools.subset"),
@@ -223,7 +226,8 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
     """
     if phases is None:
         return
-    # The axis begins at FIRST_STEP, and has at least two steps.
+    # The axis goes from FIRST_STEP to the last step, but at least to step 2. Widths are
+    # differences of logarithms.
     width_of_axis = np.log(max(2.0, last) / FIRST_STEP)
     intervals = phases.present().items()
     for (name, (begin, end)), colour in zip(intervals, itertools.cycle(PHASE_COLOURS)):
@@ -236,7 +240,8 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
         if labels and width > NAMED_PHASE * width_of_axis:
             # The middle on a logarithmic axis is the geometric mean.
             middle = np.sqrt(first * last_of_phase)
-            # By this transform x is a step, and y is a share of the height of the axes.
+            # By this transform x is a step, and y is a share of the height of the axes:
+            # 1.01 is just above them.
             ax.text(
                 middle,
                 1.01,
@@ -255,6 +260,7 @@ def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
     """
     value = min(value, LARGEST)
     ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
+    # By these coordinates x is a share of the width of the axes, and y is data.
     ax.annotate(
         label,
         (0.0, value),

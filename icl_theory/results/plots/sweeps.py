@@ -61,7 +61,7 @@ BOUNDARY_LINES = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
 class Mark(NamedTuple):
     """How a point that has no number of steps is drawn.
 
-    The point has a marker on a line, and a colour in a diagram.
+    A figure of curves shows the marker, and a phase diagram the colour.
     """
 
     marker: str
@@ -253,7 +253,10 @@ def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
 
 
 def _scale(dataset: xarray.Dataset, name: str) -> Scale:
-    """Return how an axis shows the values of a parameter: as words or numbers."""
+    """Return how an axis shows the values of a parameter: as words or as numbers.
+
+    The axis is logarithmic if the values are positive and span a factor of ten.
+    """
     label = _symbol(dataset, name)
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
@@ -327,7 +330,9 @@ def _plot_quantity(
     if not is_positive.any():
         return
     label = _symbol(dataset, name)
+    # Zeros and missing values have no place on a logarithmic axis.
     drawn = np.where(is_positive, values, np.nan)
+    # The line is thinner than the line of the steps.
     ax.plot(scale.places, drawn, **(properties | {"linewidth": 1.1, "label": label}))
 
 
@@ -371,7 +376,8 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
             continue
         label = f"{curves.label} = {value}" if is_numeric else escape(value)
         ends.append(CurveEnd(float(drawn[-1]), label, colour))
-    # The rough height in inches of the panel of steps, if there are two panels or one.
+    # The rough height of the panel of steps in inches, in a figure of two panels and in
+    # a figure of one
     height = 2.4 if len(panels) > 1 else 3.6
     label_ends(top, ends, height)
     _legend(panels)
@@ -515,7 +521,10 @@ def _plot_half_way(
 
 
 def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
-    """Return the label of each boundary in a legend, and its name in the dataset."""
+    """Return a pair for each boundary: its label in a legend, its name in the dataset.
+
+    ``over`` is the axis along which the exponent is taken.
+    """
     boundaries = []
     for name in with_role(dataset, "boundary"):
         attributes = dataset[name].attrs
@@ -615,7 +624,8 @@ def _draw_transitions(
         # A curve needs two points.
         if has_place.sum() > 1:
             ax.plot(boundary_x, boundary_y, dash, color="white", label=label)
-    # The number of values / most, rounded up so that at most ``most`` values remain.
+    # The number of lines along x, divided by ``most`` and rounded up, so that at most
+    # ``most`` lines remain. Each line has at most one measured transition.
     stride = -(-len(y.places) // most)
     chosen = slice(None, None, stride)
     transitions = transitions_of(dataset.isel({y.name: chosen}), x.name)
@@ -658,6 +668,7 @@ def _boundary(
             if bounded == x.name:
                 return bounds, y.places
             return x.places, bounds
+    # `lines` yields one line along x for each value of y, in their order.
     crossings = [
         predicted_transition(line, x.name, name) for _, line in lines(dataset, x.name)
     ]
