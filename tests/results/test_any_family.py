@@ -222,6 +222,16 @@ def test_it_is_reported(found: xarray.Dataset) -> None:
     assert one.text.count("One point of a toy") == 2
 
 
+def test_a_prediction_in_words_is_left_out_of_a_figure() -> None:
+    """The basin of a chain is a word, and has no place on the axis of the steps."""
+    dataset = icl.sweep(
+        "fixed-chain", e=[0.2, 0.4, 0.7, 0.8, 0.9, 1.6], p=0.4, q=0.3, progress=False
+    )
+    assert {*dataset["basin"].values} <= {"bigram", "unigram"}
+    labels = icl.plot_sweep(dataset).get_legend_handles_labels()[1]
+    assert not any("basin" in label for label in labels)
+
+
 def test_results_have_no_names_of_models() -> None:
     """No file imports a model, but for the statements of the theory that a run's report is asked for."""
     allowed = {"icl_theory.papers.regression.theorems.checks"}

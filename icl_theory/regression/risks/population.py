@@ -250,7 +250,8 @@ class PopulationRisk(Risk):
         larger. It is not proved that the true infima are not smaller. Up to 12 features
         the search has about 2K starts for each query, and computes the infimum that it
         finds to rounding. With more features it has one start (two with noise) and ends
-        above the infimum, by at most 1 % for K < 60. Descent from zero scores
+        above the infimum: usually by less than 1 %, but for a query with a small
+        infimum by up to about as much as the infimum itself. Descent from zero scores
         approaches the losses of `levels`, which may be larger than these infima.
         """
         K = self.features.K

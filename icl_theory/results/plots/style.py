@@ -125,7 +125,7 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     # Without a date, the same figure always gives the same file.
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with styled(), replacing(path) as temporary:
-        figure.savefig(temporary, metadata=undated.get(temporary.suffix))
+        figure.savefig(temporary, metadata=undated.get(ending))
 
 
 def whole_figure(drawn: Axes | Figure) -> Figure:
