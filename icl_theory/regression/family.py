@@ -102,7 +102,7 @@ COLUMNS: tuple[Column, ...] = (
         "regime",
         "U6",
         "",
-        '"flat" or "sharp"; empty where it is not defined',
+        '"flat" or "sharp"; empty if it is not defined',
         role="word",
         extra=(("table", 1),),
     ),
@@ -111,9 +111,11 @@ COLUMNS: tuple[Column, ...] = (
         "tail_constant",
         "f8",
         "squared label units",
-        "limit of t (loss - floor), where it is known",
+        "limit of t (loss - floor), if it is known",
     ),
-    Column("tail_ratio", "f8", "", "t (loss - floor) at the end, over tail_constant"),
+    Column(
+        "tail_ratio", "f8", "", "t (loss - floor) at the end, divided by tail_constant"
+    ),
     Column(
         "predicted_steps",
         "f8",
@@ -345,7 +347,7 @@ class Regression(Family):
             raise argument_error(
                 "probs",
                 self.probs,
-                "left out: features have probabilities of their own",
+                "left out, because the given features have their own probabilities",
             )
         # Rounding of the vectors may change the gap in its last digits.
         if abs(features.gap - self.delta) > GAP_TOLERANCE * self.delta:

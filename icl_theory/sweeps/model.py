@@ -57,6 +57,7 @@ class FamilyModel:
         Points that cannot be computed in the batch are simulated one by one.
         """
         batch_values = self.batched(points)
+        # `batched` leaves the loss NaN at a point that it cannot compute.
         not_batched = np.flatnonzero(np.isnan(batch_values["loss"]))
         if not not_batched.size:
             return batch_values
@@ -78,10 +79,13 @@ class FamilyModel:
         parameters that all points share.
         """
         size = _size(points)
+        # A point whose loss is NaN is simulated by itself, so NumPy need not warn.
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore", under="ignore"
         ):
             computed = self._batch(points, {**self.common, **common})
+        # `uniform` repeats a single value for all points. A column that the family has
+        # not computed gets its missing value, which is NaN for the loss.
         values = uniform(
             self.columns, size, {**computed, STATUS.name: REACHED, MESSAGE.name: ""}
         )
@@ -89,8 +93,8 @@ class FamilyModel:
         # The column "steps" has -1 at a point that does not reach its target.
         missed_target = is_computed & (values["steps"] < 0)
         if missed_target.any():
-            # If the family does not say why runs stopped, they have taken all steps
-            # that are allowed.
+            # If the family does not say why the runs stopped, they have taken all
+            # steps that are allowed.
             stop = np.broadcast_to(computed.get("stop", Stop.STEPS.name), size)
             values[STATUS.name] = _statuses(missed_target)
             values[MESSAGE.name] = _messages(missed_target, stop, points, values)
@@ -124,6 +128,8 @@ class FamilyModel:
         and the text of the error is its message.
         """
         size = _size(points)
+        # At first every value is missing. At a point that fails, only its status and
+        # its message are set.
         values = blank(self.columns, size)
         for i in range(size):
             try:
@@ -146,6 +152,7 @@ class FamilyModel:
         """
         parameters = dict(self.common)
         for name, value in point.items():
+            # item() turns a number or a word of NumPy into one of Python.
             parameters[name] = np.asarray(value).item()
         return self.family(**{**parameters, **changes})
 
@@ -177,8 +184,9 @@ def _messages(
     elif "above" in points:
         target = floor + points["above"]
     else:
-        # A family without a target has neither parameter. (Even a single value of a
-        # parameter that sets a target is an axis of the grid, so it is in ``points``.)
+        # There is no target: even a single value of ``epsilon`` or ``above`` would be
+        # an axis of the grid, and so be in ``points``. A simulation then has the target
+        # 0, to which -inf is raised below.
         target = floor - np.inf
     # No loss is negative, so the lowest target is a loss of 0.
     target = np.maximum(target, 0.0)

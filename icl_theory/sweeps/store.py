@@ -76,15 +76,19 @@ TABLES = (
 LOCK = ".lock"
 # The beginning of the names of incomplete files.
 TEMPORARY = ".passing-"
-# The name of a part: the number of its chunk, its size and its digest. The number has
-# six digits, because a grid has at most 2^17 chunks.
+# The name of a part: the number of its chunk, its size in bytes in hexadecimal digits,
+# and its digest. The number has six digits, because a grid has at most 2^17 chunks.
 PART = re.compile(r"part-(?P<chunk>\d{6})-(?P<size>[0-9a-f]{8})-[0-9a-f]{16}\.parquet")
 # The last words of an error about a part that cannot be used: they say what to do.
 AGAIN = "without this file the same call computes its points again"
-# An error shows this many characters of the reason at most, so that it stays short.
+# An error about a part shows at most this many characters of the reason, so that the
+# error stays short.
 SHOWN_CHARACTERS = 100
-# Open a file for reading, but follow no link and do not wait at a pipe. Some systems
-# lack some of these flags.
+# The kinds of NumPy's dtypes in which columns hold texts: U for texts of a limited
+# length, O for texts of any length.
+TEXT_KINDS = "UO"
+# Open a file for reading, but follow no link and do not wait at a pipe. On Windows,
+# O_BINARY keeps line ends as they are. Each system lacks some of these flags.
 _FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
@@ -103,7 +107,8 @@ class Store:
     manifest : Manifest
         The sweep.
     commands : list of str
-        The calls and command lines that filled the store, each once, in their order.
+        The calls and command lines that filled the store, each once, in the order of
+        their first use.
     done : ndarray of bool, shape (chunks,)
         Whether each chunk is complete.
     names : dict of int to str
@@ -122,10 +127,11 @@ class Store:
         self.foreign: list[str] = []
         with plain_errors(path), os.scandir(path) as entries:
             for entry in entries:
+                # Skip the lock, incomplete files and the manifest.
                 if not entry.name.startswith((".", "_")):
-                    self._find(entry)
+                    self._record(entry)
 
-    def _find(self, entry: os.DirEntry[str]) -> None:
+    def _record(self, entry: os.DirEntry[str]) -> None:
         """Record a file of the folder: as a part if it is complete, or as foreign.
 
         An incomplete part, which a power failure may leave, is not recorded, so that
@@ -147,9 +153,9 @@ class Store:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         expected_size = int(match["size"], 16)
         if entry.stat(follow_symlinks=False).st_size >= expected_size:
-            self._add(chunk, entry.name)
+            self._record_part(chunk, entry.name)
 
-    def _add(self, chunk: int, name: str) -> None:
+    def _record_part(self, chunk: int, name: str) -> None:
         """Record the file ``name`` as the part of a chunk."""
         self.names[chunk] = name
         self.done[chunk] = True
@@ -177,8 +183,9 @@ class Store:
         """
         grid = self.manifest.grid
         columns = {}
-        # A file also has the parameters of its points. `once` replaces a parameter that
-        # is constant in the chunk by its only value.
+        # A file also has the parameters of its points, with whole numbers as int64
+        # (plain=False). `once` replaces a parameter that is constant in the chunk by
+        # its only value.
         for name, parameter in grid.points_of(chunk, plain=False).items():
             columns[name] = once(parameter)
         for column in self.manifest.columns:
@@ -195,7 +202,7 @@ class Store:
             ):
                 name = part_name(self.manifest, chunk, content)
             os.replace(temporary, self.path / name)
-        self._add(chunk, name)
+        self._record_part(chunk, name)
 
     def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
         """Return columns of the P points of a chunk by name, (P,) each.
@@ -224,7 +231,7 @@ def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
     few_valued = [
         name
         for name, array in columns.items()
-        if array.size == 1 or array.dtype.kind in "UO"
+        if array.size == 1 or array.dtype.kind in TEXT_KINDS
     ]
     write_table(
         _table(columns, count),
@@ -235,7 +242,7 @@ def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
         # `_read` needs neither statistics nor the schema of Arrow.
         write_statistics=False,
         store_schema=False,
-        # Write all values of a column as one batch, which is faster than in many.
+        # Write all values of a column as one batch, which is faster than many batches.
         write_batch_size=largest,
     )
 
@@ -248,8 +255,8 @@ def part_name(manifest: Manifest, chunk: int, content: bytes | mmap.mmap) -> str
     """
     size = b"%08x" % len(content)
     checksum = b"%08x" % zlib.crc32(content)
-    # The sweep and the chunk are part of the digest, so that a file which is moved to
-    # another place or another store no longer fits its name.
+    # The digest depends on the sweep and the chunk. So a file that is moved to another
+    # store, or renamed as the part of another chunk, has a wrong name.
     file_digest = digest(manifest.digest.encode(), b"%d" % chunk, size, checksum)
     return f"part-{chunk:06d}-{size.decode()}-{file_digest}.parquet"
 
@@ -283,7 +290,9 @@ def _read(
             name,
             f"it is damaged, or belongs to another sweep or place; {AGAIN}",
         )
-    texts = [column.name for column in manifest.columns if column.dtype[0] in "UO"]
+    texts = [
+        column.name for column in manifest.columns if column.dtype[0] in TEXT_KINDS
+    ]
     try:
         # Texts are read as codes of a dictionary. As texts, many copies of a long one
         # would take far more memory than the file.
@@ -294,9 +303,10 @@ def _read(
             values = part.values(column)
             part.check(column, values)
             yield column.name, values
-    # All errors mean that no sweep has written the file. For example, its columns may
-    # have other types, whose PyArrow objects lack attributes and methods that are used
-    # above. Using them raises a TypeError or an AttributeError.
+    # The file has the right digest, so any of these errors means that no sweep has
+    # written it. For example, its columns may have other types, whose PyArrow objects
+    # lack attributes and methods that are used above. Using them raises a TypeError or
+    # an AttributeError.
     except (
         ArrowException,
         OSError,
@@ -314,7 +324,7 @@ def _read(
 def _largest_part(manifest: Manifest, count: int) -> int:
     """Return an upper bound, in bytes, on the size of a part with ``count`` points."""
     column_bytes = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
-    # A number takes eight bytes.
+    # A number takes eight bytes. Longer words are covered by the allowances below.
     parameter_bytes = 8 * len(manifest.grid.axes)
     # A message has up to LONGEST characters of up to four bytes each in UTF-8.
     message_bytes = 4 * LONGEST
@@ -341,7 +351,10 @@ def _check_rows(file: ParquetFile, count: int) -> None:
 
 
 class _Part:
-    """The open file of a chunk, whose values are checked before they are used."""
+    """The open file of a chunk of ``count`` points.
+
+    `values` reads a column, and `check` refuses values that no sweep computes.
+    """
 
     def __init__(self, file: ParquetFile, count: int) -> None:
         self._file = file
@@ -349,6 +362,7 @@ class _Part:
 
     def values(self, column: Column) -> NDArray[Any]:
         """Return the values of a column, (count,)."""
+        # Threads could only read several columns at once.
         table = self._file.read([column.name], use_threads=False)
         return _values(table.column(column.name), column, self._count)
 
@@ -403,7 +417,7 @@ def _table(columns: Values, count: int) -> pyarrow.Table:
     arrays = []
     fields = []
     for name, column in columns.items():
-        is_text = column.dtype.kind in "UO"
+        is_text = column.dtype.kind in TEXT_KINDS
         if is_text:
             arrow_type = pyarrow.string()
         else:
@@ -430,7 +444,7 @@ def _values(stored: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray
     array = stored.combine_chunks()
     if array.null_count or len(array) != count:
         raise ValueError(f"{column.name} has no value for each point")
-    if dtype.kind not in "UO":
+    if dtype.kind not in TEXT_KINDS:
         values: NDArray[Any] = array.to_numpy()
         if values.dtype != dtype:
             raise ValueError(f"{column.name} has another type")
@@ -471,6 +485,8 @@ def opened(
     ValueError
         The folder has other files, the store is damaged, it holds another sweep or a
         sweep of another version, or another run has it open.
+    OSError
+        The folder cannot be read or written.
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
@@ -494,7 +510,7 @@ def opened(
                 commands.append(command)
                 has_changed = True
             if has_changed:
-                _write(folder, manifest.written(commands))
+                _write_manifest(folder, manifest.written(commands))
         yield Store(folder, manifest, commands)
 
 
@@ -504,14 +520,19 @@ def existing(path: str | os.PathLike[str]) -> Store:
     check_installed("pyarrow")
     load_whole(*TABLES)
     with plain_errors(folder):
-        contents = _manifest(folder)
-    if contents is None:
+        stored = _manifest(folder)
+    if stored is None:
         raise _no_store(folder, "a store made by a sweep")
-    return Store(folder, *contents)
+    manifest, commands = stored
+    return Store(folder, manifest, commands)
 
 
 def check_installed(*libraries: str, extra: str = "parquet") -> None:
-    """Raise an error that says how to install the libraries if one is missing."""
+    """Raise an error unless all of the libraries are installed.
+
+    The error says how to install them: ``extra`` is the extra of this package that
+    contains them.
+    """
     if not all(find_spec(name) for name in libraries):
         raise ValueError(
             f"this store needs {' and '.join(libraries)}: {install(extra)}"
@@ -519,7 +540,10 @@ def check_installed(*libraries: str, extra: str = "parquet") -> None:
 
 
 def damaged(folder: Path, name: str, why: str) -> ValueError:
-    """Return the error for a file that differs from the one that was written."""
+    """Return the error for a file of a store that cannot be used.
+
+    ``why`` says what is wrong with the file.
+    """
     return ValueError(f"store {str(folder)!r}: its file {name} cannot be used: {why}")
 
 
@@ -534,6 +558,7 @@ def plain_errors(path: Path) -> Iterator[None]:
         if is_disk_full:
             reason += "; its chunks are safe, and the same call continues from them"
         one_line = OSError(f"store {str(path)!r} cannot be used: {reason}")
+        # An OSError that is made from a text alone has no number.
         one_line.errno = error.errno
         raise one_line from None
 
@@ -574,8 +599,8 @@ def _stored(folder: Path, expected: Manifest) -> tuple[Manifest, list[str]] | No
 
 def _is_unused(folder: Path) -> bool:
     """Whether a folder is empty, apart from files that an interrupted run left."""
-    left_by_a_run = (LOCK, TEMPORARY)
-    return all(name.startswith(left_by_a_run) for name in os.listdir(folder))
+    leftover_prefixes = (LOCK, TEMPORARY)
+    return all(name.startswith(leftover_prefixes) for name in os.listdir(folder))
 
 
 def _no_store(folder: Path, allowed: str) -> ValueError:
@@ -601,6 +626,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """
     import filelock
 
+    # With a timeout of 0, a lock of another run raises the error at once.
     lock = filelock.FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -626,8 +652,8 @@ def _clear(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _write(folder: Path, content: bytes) -> None:
-    """Replace the manifest by ``content``.
+def _write_manifest(folder: Path, content: bytes) -> None:
+    """Replace the manifest of a store by the bytes ``content``.
 
     A power failure leaves either the old file or the complete new one: the content is
     on the disk as a temporary file before that file gets the name of the manifest.
@@ -674,6 +700,7 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
         return file.read(size)
 
 
+# The cache is small, because a manifest may take many megabytes.
 @lru_cache(maxsize=4)
 def _parsed_once(content: bytes) -> Manifest:
     """Return the manifest of a file; the same bytes are parsed only once."""
@@ -715,8 +742,9 @@ def _block(
     """Return a chunk of one column, in the shape of its tile along swept axes.
 
     The tile of a chunk is the block of the grid that has its points. Dask calls this
-    function with ``name``, an array of one file name, and ``block_id``, the place of
-    the tile. If the name is empty, the chunk is pending, and its values are missing.
+    function with ``name``, an array of one file name, and ``block_id``, the indices of
+    the tile along the swept axes. If the name is empty, the chunk is pending, and its
+    values are missing.
 
     Anything may have happened to the folder since the dataset was made. So the manifest
     is read again for each chunk, and its digest is compared with ``expected_digest``,
@@ -739,18 +767,22 @@ def _block(
 
 
 def _chunk_at(grid: Grid, block_id: tuple[int, ...]) -> int:
-    """Return the number of the tile at the place ``block_id`` along swept axes."""
+    """Return the number of a tile from its indices ``block_id`` along swept axes."""
     if not grid.axes:
         # NumPy cannot ravel an index without axes. Such a grid has a single tile.
         return 0
-    swept_places = iter(block_id)
-    # A tile has place 0 along a fixed axis, which is no dimension of the dataset.
-    places = [next(swept_places) if axis.swept else 0 for axis in grid.axes]
-    return int(np.ravel_multi_index(places, grid.tiles))
+    swept_indices = iter(block_id)
+    tile_indices = []
+    for axis in grid.axes:
+        # A fixed axis is no dimension of the dataset. It has a single tile, number 0.
+        index = next(swept_indices) if axis.swept else 0
+        tile_indices.append(index)
+    return int(np.ravel_multi_index(tile_indices, grid.tiles))
 
 
-# Which tiles of each lazily read store are complete. The key is the name of the Dask
-# array of the store's status. Tiles that are known to be pending need not be read.
+# Which tiles of each lazily read store are complete; tiles that are known to be pending
+# need not be read. The key is the name of the Dask array that has the statuses of the
+# points of the store.
 _tiles_done: dict[str, NDArray[np.bool_]] = {}
 # `_tiles_done` has at most this many stores; the oldest is forgotten first. A store
 # without an entry is still read correctly, but more slowly. The number is a rough
@@ -759,11 +791,12 @@ MOST_REMEMBERED = 64
 
 
 def tiles_done(status: Any) -> NDArray[np.bool_] | None:
-    """Return which tiles are complete, for the status of a lazily read store.
+    """Return which tiles of a lazily read store are complete.
 
-    The result has an entry for each tile, with the tiles along each swept axis as a
-    dimension. It is None if the complete tiles are unknown: for an array in memory, for
-    a selection of points, or for a status from another process.
+    ``status`` is the Dask array of the store's column of statuses. The result has an
+    entry for each tile, and a dimension for each swept axis. It is None if the complete
+    tiles are unknown: for an array in memory, for a selection of points, or for an
+    array from another process.
     """
     return _tiles_done.get(getattr(status, "name", ""))
 
@@ -788,6 +821,7 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
     file_names = np.full(grid.chunks, b"", dtype="S64")
     for chunk, name in store.names.items():
         file_names[chunk] = name.encode()
+    # A fixed axis has a single tile, so it can be left out of the shape.
     file_names = file_names.reshape(grid.of_swept(grid.tiles))
     # Each task of Dask gets the name of the file that it reads, so that no other
     # process has to list the folder.
@@ -795,7 +829,7 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
     path = os.path.abspath(store.path)
     values = {}
     for column in manifest.columns:
-        # An empty array tells Dask the type and the dimensions of a block.
+        # An empty array tells Dask the type and the number of dimensions of a block.
         meta = np.empty((0,) * len(chunks), dtype=column.dtype)
         block = partial(
             _block, path=path, column=column, expected_digest=manifest.digest
@@ -804,8 +838,7 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
             block, parts, chunks=chunks, dtype=meta.dtype, meta=meta
         )
     for column in missing:
-        # A block that Dask fills with one value is one value in memory, however large
-        # the block is.
+        # Dask keeps one value in memory for such a block, however large the block is.
         values[column.name] = dask_array.full(
             grid.of_swept(grid.shape), empty(column), column.dtype, chunks=chunks
         )
@@ -814,7 +847,10 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
 
 
 def _remember_done(status: Any, is_done: NDArray[np.bool_]) -> None:
-    """Remember which tiles of a lazily read status are complete, for `tiles_done`."""
+    """Remember which tiles of a store are complete, so that `tiles_done` knows them.
+
+    ``status`` is the Dask array of the store's column of statuses.
+    """
     while len(_tiles_done) >= MOST_REMEMBERED:
         # A dictionary keeps the order of insertion, so the first key is the oldest.
         oldest = next(iter(_tiles_done))
@@ -824,10 +860,12 @@ def _remember_done(status: Any, is_done: NDArray[np.bool_]) -> None:
 
 def _dask_chunks(grid: Grid) -> tuple[tuple[int, ...], ...]:
     """Return the lengths of the tiles along each swept axis, as Dask expects them."""
-    chunks = []
-    lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
-    for axis_length, tile_length in lengths:
+    lengths_by_axis = []
+    swept_lengths = grid.of_swept(grid.shape)
+    swept_tile = grid.of_swept(grid.tile)
+    for axis_length, tile_length in zip(swept_lengths, swept_tile, strict=True):
         starts = range(0, axis_length, tile_length)
         # The last tile along an axis has the remaining points.
-        chunks.append(tuple(min(tile_length, axis_length - start) for start in starts))
-    return tuple(chunks)
+        lengths = tuple(min(tile_length, axis_length - start) for start in starts)
+        lengths_by_axis.append(lengths)
+    return tuple(lengths_by_axis)

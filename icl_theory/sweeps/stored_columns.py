@@ -21,6 +21,8 @@ import numpy as np
 from icl_theory._validate import argument_error
 from icl_theory.sweeps.grid import FILL, MESSAGE, STATUS, Column, Values
 
+# The words by which an error calls the values of a column, by the first letter of the
+# column's dtype.
 TEXT = "text"
 KIND_NAMES = {"f": "a real number", "i": "a whole number", "U": TEXT, "O": TEXT}
 
@@ -54,14 +56,18 @@ class ColumnMatch:
     @cached_property
     def unknown(self) -> tuple[Column, ...]:
         """Stored columns that the present code does not compute."""
-        names = {column.name for column in self.computed}
-        return tuple(column for column in self.stored if column.name not in names)
+        computed_names = {column.name for column in self.computed}
+        return tuple(
+            column for column in self.stored if column.name not in computed_names
+        )
 
     @cached_property
     def missing(self) -> tuple[Column, ...]:
         """Computed columns that the store does not keep."""
-        names = {column.name for column in self.stored}
-        return tuple(column for column in self.computed if column.name not in names)
+        stored_names = {column.name for column in self.stored}
+        return tuple(
+            column for column in self.computed if column.name not in stored_names
+        )
 
     @cached_property
     def every(self) -> tuple[Column, ...]:
@@ -71,11 +77,11 @@ class ColumnMatch:
         describes it. If its unit or type has changed, it is described as in the store,
         because the stored values have that unit and type.
         """
-        stored = {column.name: column for column in self.stored}
+        stored_by_name = {column.name: column for column in self.stored}
         described = []
         for column in self.computed:
             # A column that the store lacks is compared with itself.
-            stored_column = stored.get(column.name, column)
+            stored_column = stored_by_name.get(column.name, column)
             # A new description alone does not change the meaning of stored values.
             has_other_type = stored_column.dtype != column.dtype
             has_other_unit = stored_column.unit != column.unit
@@ -91,10 +97,10 @@ class ColumnMatch:
         An example is a column of texts in the store that the present code computes as a
         number.
         """
-        computed = {column.name: column for column in self.computed}
+        computed_by_name = {column.name: column for column in self.computed}
         for column in self.stored:
             # A column that is no longer computed is compared with itself.
-            computed_column = computed.get(column.name, column)
+            computed_column = computed_by_name.get(column.name, column)
             stored_kind = KIND_NAMES[column.dtype[0]]
             computed_kind = KIND_NAMES[computed_column.dtype[0]]
             if stored_kind != computed_kind:
@@ -106,7 +112,7 @@ class ColumnMatch:
                 )
 
     def conform(self, values: Values) -> Values:
-        """Return the stored columns, by name, from computed values.
+        """Return the stored columns, the status and the message from computed values.
 
         A column that is no longer computed has a single missing value, which stands for
         all points.
@@ -120,7 +126,10 @@ class ColumnMatch:
         return kept
 
     def notes(self, path: Path) -> list[str]:
-        """Return a sentence on the unknown columns, and one on the missing columns."""
+        """Return a sentence on the unknown and one on the missing columns, if any.
+
+        ``path`` is the folder of the store, which the sentences name.
+        """
         notes = []
         if self.unknown:
             notes.append(
@@ -136,9 +145,9 @@ class ColumnMatch:
 
 
 def _listed(columns: tuple[Column, ...], most: int = 5) -> str:
-    """Return the names of the first ``most`` columns, and the number of further ones.
+    """Return a text with up to ``most`` names of columns, and the number of the others.
 
-    With the default, a note takes about one line.
+    With the default, the names take about one line.
     """
     shown = ", ".join(column.name for column in columns[:most])
     if len(columns) > most:

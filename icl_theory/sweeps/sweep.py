@@ -1,8 +1,8 @@
 """Sweeps: a family simulated over a grid of parameters.
 
-`sweep` plans the grid (`plan`), evaluates it, on one processor or a cluster and with or
-without a store (`run_with`), and labels the results (`labelled`). `load_sweep` reads
-the results in a store.
+`sweep` plans the grid (`plan`), evaluates it, with or without workers and a store
+(`run_with`), and labels the results (`labelled`). `load_sweep` reads the results in a
+store.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from icl_theory.sweeps.workers import processes
 if TYPE_CHECKING:
     import xarray
 
-# The number of points in a chunk if all of them have a closed form. Such a chunk takes
-# about a twentieth of a second.
+# The number of points in a chunk that is computed in a batch by a closed form. Such a
+# chunk takes about a twentieth of a second.
 CLOSED_CHUNK = 2**16
 # The number of points in a chunk if they are simulated one by one. With a larger
 # number, Ctrl-C would lose more work and fewer workers would be busy; with a smaller
@@ -68,17 +68,17 @@ CHUNK = 8
 # longer.
 TRIED = 4
 # If more than this share of the points that the family is asked about cannot be
-# computed in a batch, chunks have CHUNK points. The share is a compromise. With chunks
-# as large as a batch, the points that are not computed in the batch make a chunk slow.
-# With small chunks, the points in the batch lose its speed.
+# computed in a batch, chunks have CHUNK points. The share is a compromise. In a large
+# chunk, the points that are not computed in the batch take long. In a small chunk, the
+# batch loses its speed.
 MOST_UNBATCHED = 0.1
-# If a chunk is computed in a batch without a closed form, the models of its points may
-# have up to this many parameters together. With a larger number, batches would be more
+# A chunk that is computed in a batch without a closed form trains up to this many
+# numbers, for all its points together. With a larger limit, batches would be more
 # efficient, but a chunk would take longer than a second or two, and Ctrl-C loses the
 # chunk that is being computed.
 MOST_NUMBERS = 8192
-# Such a chunk has at most this many points, as if every model had at least four
-# parameters.
+# Such a chunk has at most this many points, as if every point trained at least four
+# numbers.
 LARGEST_BATCH = MOST_NUMBERS // 4
 # Roles of columns whose values are right only for training by certain rules.
 THEORY_ROLES = ("predicted", "boundary", "verdict")
@@ -138,14 +138,14 @@ def sweep(
     xarray.Dataset
         A variable for each column of the family, with its unit, symbol and description
         as attributes. In addition, there are the local exponents of the number T of
-        steps: ``exponent_L`` = d ln T/d ln L, and so on for every swept parameter that
-        is positive. They are centred differences of logarithms, one-sided at the ends,
-        and NaN if a number of steps is missing or zero. Points that fail have the
-        status "failed" and a message. After Ctrl-C the points that were not computed
-        have the status "pending", and ``attrs["interrupted"]`` is 1. If there is a
-        store, results that would take more than 1 GB or a quarter of the free memory
-        stay in the store. Their variables are Dask arrays, which read the store a chunk
-        at a time.
+        steps: ``exponent_L`` = d ln T/d ln L, and so on for every swept parameter whose
+        values, two or more, are all positive and finite. They are centred differences
+        of logarithms, one-sided at the ends, and NaN if a number of steps is missing or
+        zero. Points that fail have the status "failed" and a message. After Ctrl-C the
+        points that were not computed have the status "pending", and
+        ``attrs["interrupted"]`` is 1. If there is a store, results that would take more
+        than 1 GiB or a quarter of the free memory stay in the store. Their variables
+        are Dask arrays, which read the store a chunk at a time.
 
     Raises
     ------
@@ -154,6 +154,8 @@ def sweep(
         or the store holds another sweep.
     OSError
         The store cannot be written.
+    ChildProcessError
+        A worker died, and no other worker took over.
 
     References
     ----------
@@ -176,11 +178,15 @@ def sweep(
     """
     family, values = _family_and_values(family_and_values)
     names = list(family.parameters())
-    if len(values) > len(names) or parameters.keys() & set(names[: len(values)]):
+    are_too_many = len(values) > len(names)
+    given_twice = parameters.keys() & set(names[: len(values)])
+    if are_too_many or given_twice:
         raise argument_error(
             "sweep", values, f"values of {', '.join(names)}, each given once"
         )
+    # The values belong to the first parameters only, so there may be fewer of them.
     by_name = {**dict(zip(names, values, strict=False)), **parameters}
+    # An object that determines parameters is replaced by their values.
     given = unfolded(family.parameters(), by_name)
     planned = plan(family, given)
     command = written_sweep(family, given, named=family is not default())
@@ -207,6 +213,7 @@ def _family_and_values(
         return default(), ()
     first, *rest = arguments
     if isinstance(first, type):
+        # `sound` refuses a class that is no family.
         return sound(first), tuple(rest)
     # "auto" is a learning rate and not the name of a family.
     if isinstance(first, str) and first != "auto":
@@ -323,13 +330,15 @@ def _may_be_axis(declared: Parameter, value: Any) -> bool:
 def _count(family: type[Family], given: Mapping[str, Any]) -> int:
     """Return the product of the lengths of the numeric axes.
 
-    This is the number of points unless there are axes of words, too.
+    This is the number of points unless there are axes of words, too. ``given`` has the
+    parameters of the sweep by name.
     """
     count = 1
     for name, declared in family.parameters().items():
         values = given.get(name)
         if not declared.kind.numeric or isinstance(values, str | bytes):
             continue
+        # An array can be a single value, such as a matrix.
         if declared.kind.is_array(values):
             continue
         if isinstance(values, Sized) and dimensions(values) > 0:
@@ -367,7 +376,7 @@ def _chunk_size(grid: Grid, model: FamilyModel) -> int:
       chunk has CHUNK points.
     * All points that can be computed in a batch have a closed form: a chunk has
       CLOSED_CHUNK points.
-    * Otherwise the models of a chunk have up to MOST_NUMBERS parameters together, and a
+    * Otherwise the points of a chunk train up to MOST_NUMBERS numbers together, and a
       chunk has at least CHUNK and at most LARGEST_BATCH points.
 
     The time is not measured, because a chunk must have the same size when an ended
@@ -383,14 +392,16 @@ def _chunk_size(grid: Grid, model: FamilyModel) -> int:
             return CHUNK
         if (values["method"][is_batched] == "closed").all():
             return CLOSED_CHUNK
-        # The size of a model may depend on the parameters of the sweep.
+        # How many numbers a point trains may depend on the parameters of the sweep.
         first = model.problem(grid.points(index[:1]))
         last = model.problem(grid.points(index[-1:]))
-        model_size = max(np.size(first.risk().initial), np.size(last.risk().initial))
+        trained_numbers = max(
+            np.size(first.risk().initial), np.size(last.risk().initial)
+        )
     except Exception:
         # The error will come again as the message of each point that causes it.
         return CHUNK
-    return max(CHUNK, min(LARGEST_BATCH, MOST_NUMBERS // model_size))
+    return max(CHUNK, min(LARGEST_BATCH, MOST_NUMBERS // trained_numbers))
 
 
 def _points_along_axes(grid: Grid, count: int) -> NDArray[np.int64]:
@@ -398,14 +409,18 @@ def _points_along_axes(grid: Grid, count: int) -> NDArray[np.int64]:
 
     A point along one axis has the first value on every other axis.
     """
-    places = set()
+    # A set, because the first point is the same on all axes, and a short axis has fewer
+    # than ``count`` points.
+    multi_indices = set()
     for dimension, axis in enumerate(grid.axes):
-        places_on_axis = np.linspace(0, len(axis.values) - 1, count).astype(int)
-        for place_on_axis in places_on_axis.tolist():
-            place = [0] * len(grid.axes)
-            place[dimension] = place_on_axis
-            places.add(tuple(place))
-    return np.ravel_multi_index(np.transpose(sorted(places)), grid.shape)
+        indices_on_axis = np.linspace(0, len(axis.values) - 1, count).astype(int)
+        for index_on_axis in indices_on_axis.tolist():
+            multi_index = [0] * len(grid.axes)
+            multi_index[dimension] = index_on_axis
+            multi_indices.add(tuple(multi_index))
+    # NumPy wants the indices along each axis together, so transpose the array that has
+    # a row for each point.
+    return np.ravel_multi_index(np.transpose(sorted(multi_indices)), grid.shape)
 
 
 def run_with(
@@ -432,12 +447,12 @@ def run_with(
     with contextlib.ExitStack() as stack:
         if workers is not None:
             # A larger number is a mistake: no machine has so many processors.
-            count = integer("workers", workers, minimum=1, maximum=10_000)
+            worker_count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
-            executor = stack.enter_context(processes(count))
+            executor = stack.enter_context(processes(worker_count))
         display = stack.enter_context(Progress(quiet=not flag("progress", progress)))
         storage = None
-        # Without a store, the dataset has the columns of the model alone.
+        # Without a store, the dataset has exactly the columns of the model.
         match = ColumnMatch(stored=model.columns, computed=model.columns)
         # Large results stay in the store, if there is one.
         in_memory = store is None or not is_large(model.columns, grid)
@@ -553,7 +568,8 @@ def labelled(
 ) -> xarray.Dataset:
     """Return results as a dataset, with the local exponents of the steps.
 
-    The dataset also has the theoretical limits of these exponents, see `_add_theory`.
+    The dataset also has the theoretical limits of these exponents, see ``_add_theory``.
+    ``interrupted`` says whether points may be pending.
     """
     attributes = {
         "version": arguments["version"],
@@ -585,6 +601,7 @@ def _add_theory(
     # The training rules of the points, and None for settings that do not fit together.
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
+    # A parameter that is no axis has no coordinate, to which limits could be added.
     limits = {
         name: exponents
         for name, exponents in family.limits(arguments).items()
@@ -606,7 +623,7 @@ def _add_theory(
 
 
 def _has_exponent(axis: Axis) -> bool:
-    """Whether an axis has several values and all have logarithms."""
+    """Whether an axis has several values, which are all positive and finite."""
     is_numeric = axis.values.dtype.kind in "if"
     if not (axis.swept and len(axis.values) > 1 and is_numeric):
         return False
@@ -616,7 +633,8 @@ def _has_exponent(axis: Axis) -> bool:
 def _add_exponent(dataset: xarray.Dataset, axis: Axis) -> None:
     """Add the variable ``exponent_NAME`` to a dataset, for an axis of this name.
 
-    Its values are the local exponents d ln T / d ln x of the steps T along the axis x.
+    Its values are the local exponents d ln T / d ln x, where T is the number of steps
+    and x the parameter on the axis.
     """
     steps = dataset["steps"]
     derivative = f"d ln steps / d ln {axis.name}"

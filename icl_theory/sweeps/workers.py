@@ -29,6 +29,8 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     once.
     """
     earlier_children = set(multiprocessing.active_children())
+    # A forked worker might inherit a lock that a thread of this process holds, and wait
+    # for it forever.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
@@ -62,11 +64,11 @@ def _without_interrupts() -> Iterator[None]:
     # Starting the resource tracker of multiprocessing unblocks Ctrl-C. So the tracker
     # is started before Ctrl-C is blocked.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def _start_worker() -> None:
@@ -111,7 +113,7 @@ def cluster(address: str) -> Iterator[Executor]:
     connect_to: Any = connect
 
     async def probe() -> None:
-        """Connect to the scheduler once, or raise an error."""
+        """Connect to the scheduler and disconnect, or raise an error."""
         connection = await connect_to(address, timeout=TIMEOUT)
         await connection.close()
 
@@ -133,7 +135,8 @@ def cluster(address: str) -> Iterator[Executor]:
                 address,
                 f"a scheduler that has workers: start one with `dask worker {address}`",
             ) from None
-        # With pure=True, Dask would compare all chunks to find equal ones.
+        # With pure=True, Dask would hash the arguments of each chunk to find equal
+        # chunks, and there are none.
         yield client.get_executor(pure=False)
     finally:
         client.close(timeout=TIMEOUT)

@@ -25,7 +25,8 @@ NUMERIC_KINDS = {"f", "i", "u", "b"}
 def expect(holds: Any, subject: str, expected: object, actual: object) -> None:
     """Raise an AssertionError unless the condition holds.
 
-    The error says of ``subject`` what was expected and what was found, ``actual``.
+    The error names ``subject``, and says that ``expected`` was expected and that
+    ``actual`` was found.
     """
     if not holds:
         raise AssertionError(f"{subject}: expected {expected}, found {_shown(actual)}")
@@ -91,6 +92,8 @@ def expect_same(expected: Any, actual: Any, subject: str) -> None:
         # The first entry that differs raises the error.
         for name, value in expected.items():
             expect_same(value, actual[name], f"{name!r} in {subject}")
+    # `_difference` raises its own error for different shapes, and for anything but
+    # numbers.
     difference = _difference(expected, actual, subject, "the same bits")
     # Numbers may be equal although their bits differ, for example 0.0 and -0.0. So fail
     # even if the largest difference is 0.
@@ -118,7 +121,8 @@ def expect_near(
 def _difference(expected: Any, actual: Any, subject: str, sentence: str) -> Array:
     """Return the absolute differences of two arrays.
 
-    Arrays of different shapes, or of anything but numbers, raise an AssertionError.
+    Arrays of different shapes, or of anything but numbers, raise an AssertionError,
+    which says that ``sentence`` was expected.
     """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
@@ -137,7 +141,8 @@ def _fail_at_worst(
     """Raise an AssertionError that names the entry of the largest ``excess``.
 
     ``excess`` says for each entry how far the difference of ``actual`` and ``expected``
-    exceeds the allowed difference. The three arrays have the same shape.
+    exceeds the allowed difference. The three arrays have the same shape. The error says
+    that ``sentence`` was expected.
     """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
@@ -157,7 +162,7 @@ def _fail_at_worst(
 
 
 def _shown(value: object) -> str:
-    """Return a value as text of at most `LONGEST_VALUE` characters."""
+    """Return a value as text of at most ``LONGEST_VALUE`` characters."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= LONGEST_VALUE:
         return text

@@ -2,7 +2,9 @@
 
 `check_family` checks one problem of the family, that is one choice of its parameters.
 Each promise has a function here or, if it concerns an optional slot, in `slots`. A slot
-is an attribute or method of `Family` that a family may define.
+is an attribute or method of `Family` that a family may define. `attempt` turns an
+exception of a call into an AssertionError, and `expect` raises one unless a condition
+holds.
 """
 
 from __future__ import annotations
@@ -53,15 +55,15 @@ TARGET_TOLERANCE = 1e-6
 # than a simulation. The results of a batch and of a simulation may have this relative
 # difference, which is far above rounding and far below the error of a wrong formula.
 BATCH_TOLERANCE = 1e-9
-# The second learning rate of the sweep, as a share of the first. Any share below 1
-# would do: a smaller one makes the second run longer.
+# The second of the two learning rates in a sweep, as a share of the first. Any share
+# below 1 would do, but a smaller one makes the second run longer.
 SECOND_RATE = 0.8
 # A count of steps must be exact if its estimated error, in steps, is at most this. With
 # a smaller limit more wrong counts would pass. With a larger limit more sound counts
 # would fail, because their error changes the rounding to an integer.
 CERTAIN_ERROR = 0.1
-# How many times larger the large batches are than the small ones, by number of samples.
-# The scatter of their mean losses should be smaller by the square root of this, 4.
+# The number of prompts in a large batch, divided by the number in a small one. The mean
+# losses of large batches should scatter less by the factor 4, the square root of this.
 BATCH_RATIO = 16
 # Losses that scatter by less than this share of themselves differ by rounding only.
 ROUNDING_SCATTER = 1e-12
@@ -72,7 +74,7 @@ def check_family(
 ) -> Power | None:
     r"""Check that one problem of a family does everything that the package relies on.
 
-    Parameters are declared, defaults are sound, and a value of a wrong type is a
+    Parameters are declared, defaults are sound, and a value of a wrong type raises a
     ValueError that names its parameter. The risk passes `check_risk` along a run and
     beside it. A run reaches its target or says why not. It has the same bits when it is
     repeated, and when it is saved and loaded. Each measured quantity has a column that
@@ -96,7 +98,7 @@ def check_family(
     Power or None
         The errors of a trainer on samples that this check finds nine times in ten: a
         common factor on all losses, and one on all gradients. None for a problem
-        without such a trainer.
+        without such a trainer, and for training on a fixed set of prompts.
 
     Raises
     ------
@@ -107,18 +109,18 @@ def check_family(
     Notes
     -----
     A closed form is compared with up to 20,000 single steps. Its number of steps to the
-    target must agree within the run's ``error``, and its states to :math:`10^{-9}` of
-    the largest parameter.
+    target must agree within the run's ``error`` less 0.1, rounded up, and its states to
+    :math:`10^{-9}` of the largest parameter.
 
-    The trainer's 64 batches of 1024 give mean losses and mean gradients along the exact
-    gradient and a random direction, at both ends of the run. Each is compared with its
-    exact value by Student's t with 63 degrees of freedom. The limit is such that one in
-    a thousand checks of sound trainers fails, with all six comparisons together. The
-    seed is fixed, so a check that passes once always passes. A bias of 5.3 standard
+    The trainer's 64 batches of 1024 prompts give mean losses, and mean gradients along
+    the exact gradient and a random direction, at both ends of the run. Each is compared
+    with its exact value by Student's t with 63 degrees of freedom. The limit is such
+    that at most one in a thousand sound trainers fails any of these six comparisons.
+    The seed is fixed, so a check that passes once always passes. A bias of 5.3 standard
     errors is found nine times in ten. If the losses of prompts have a standard
-    deviation as large as their mean, that is 2.1 % of the mean. The mean losses of
-    batches of 1024 must scatter less than half as much as the mean losses of batches
-    that are 16 times smaller.
+    deviation as large as their mean, that is 2.1 % of the mean, for the 65,536 prompts
+    in all. The mean losses of batches of 1024 must scatter less than half as much as
+    the mean losses of batches that are 16 times smaller.
 
     If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
     are compared only at their initial parameters: by the loss, and by the squared norm
@@ -156,7 +158,8 @@ def check_family(
         end = run.states[-1]
         check_risk(risk, points=[middle, end, _beside(risk.initial)])
         attempt("columns", _columns, problem, run)
-        # Slots are about half the mean squared error, which is the loss of ``half``.
+        # Slots are about half the mean squared error. `Family.half` is the same
+        # training with this loss.
         half = problem.half
         half_run = run if half is problem else attempt("simulate", half.simulate)
         attempt("slots", check_slots, half, half_run)
@@ -240,14 +243,15 @@ def _wrong_values(declared: Parameter) -> list[Any]:
     """Return values that a parameter of this kind must refuse."""
     wrong = _wrong_scalars(declared)
     if declared.kind.arrays:
-        # Such a parameter takes an array, or the name of a file with one.
+        # Such a parameter takes an array, here with the one entry NaN, or the name of a
+        # file with an array.
         wrong += [[[math.nan]], "no such file.npy"]
     return wrong
 
 
 def _wrong_scalars(declared: Parameter) -> list[Any]:
     """Return single values that a parameter of this kind must refuse."""
-    # True is among them because Python counts it as the integer 1.
+    # True is wrong for a number, although Python counts it as the integer 1.
     if isinstance(declared.kind, Whole):
         return ["no number", math.nan, True, object(), 0.5]
     if isinstance(declared.kind, Number):
@@ -260,7 +264,7 @@ def _wrong_scalars(declared: Parameter) -> list[Any]:
 
 
 def _problem(problem: Family) -> None:
-    """Check copies of the problem, and that contradictory parameters are refused."""
+    """Check copies of a problem, and that two targets and unknown names are refused."""
     family = type(problem)
     arguments = problem.arguments()
     unchanged = attempt("changed() without changes", problem.changed)
@@ -279,10 +283,11 @@ def _problem(problem: Family) -> None:
         arguments,
         copied_arguments,
     )
-    # The target is the loss ``epsilon``, or the loss ``above`` the floor.
+    # A target is a loss, ``epsilon``, or an excess of the loss over its floor,
+    # ``above``.
     two_targets = {**arguments, "epsilon": 1.0, "above": 1.0}
-    both = f"{family.__name__} with epsilon and above"
-    _refused("above", both, family, **two_targets)
+    subject = f"{family.__name__} with epsilon and above"
+    _refused("above", subject, family, **two_targets)
     unknown = "no_such_parameter"
     subject = f"{family.__name__} with {unknown}"
     _refused(unknown, subject, family.refuse_unknown, [unknown])
@@ -352,7 +357,7 @@ def _steps_and_losses(run: Trajectory) -> None:
 
 
 def _information(problem: Family, run: Trajectory) -> None:
-    """Check that a run names parameters of its family, and has a label for each."""
+    """Check that the names in ``run.info`` are parameters, and have labels."""
     unknown = run.info.keys() - problem.parameters().keys()
     expect(not unknown, "names in run.info", "parameters of the family", unknown)
     expect(
@@ -398,7 +403,7 @@ def _phases(problem: Family, run: Trajectory) -> None:
 
 
 def _columns(problem: Family, run: Trajectory) -> None:
-    """Check the declared columns, and that they can hold what is measured.
+    """Check the declared columns, and that they can hold the measured values.
 
     `Family.measured` returns a value for each column, and also the status and the
     message that every sweep has for a point.
@@ -491,7 +496,7 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
             agrees = same(np.array([value], dtype=column.dtype), stored)
             # A family that computes points together may step by another scheme than a
             # simulation. A point in closed form takes no steps, so the sweep must have
-            # the bits of the simulation.
+            # the bits of the simulation, as in columns of integers and texts.
             if has_batches and column.dtype == "f8" and simulated["method"] != "closed":
                 is_near = bool(
                     np.isclose(value, stored[0], rtol=BATCH_TOLERANCE, atol=0.0)
@@ -646,18 +651,20 @@ def _sampled(
     if problem.on_fixed_set:
         return None
     try:
-        few = problem.sampled(batch // BATCH_RATIO, 0)
+        small_batch_trainer = problem.sampled(batch // BATCH_RATIO, 0)
     except ValueError:
         # The problem has no trainer, for instance because its prompts are infinitely
         # long.
         return None
-    expect(isinstance(few, Risk), "sampled", "a Risk", few)
-    check_risk(few)
+    expect(
+        isinstance(small_batch_trainer, Risk), "sampled", "a Risk", small_batch_trainer
+    )
+    check_risk(small_batch_trainer)
     trainer = problem.sampled(batch, 0)
     random_point = _beside(trainer.initial)
     _seeds(problem, trainer, random_point, batch)
     if trainer.stochastic:
-        _scatter(few, trainer, random_point, batches)
+        _scatter(small_batch_trainer, trainer, random_point, batches)
     points = {
         "the beginning": np.array(problem.risk().initial),
         "the end": run.states[-1],
@@ -671,7 +678,10 @@ def _sampled(
         expect(check.passed, f"sampled {check.name}", expected, f"{check.sampled:.6g}")
 
     def smallest_error(quantity: str) -> float:
-        """Return the smallest relative error that some check of a quantity finds."""
+        """Return the smallest relative error that some check of a quantity finds.
+
+        ``quantity`` is a word in the names of its checks, "loss" or "gradient".
+        """
         of_quantity = [check for check in checks if quantity in check.name]
         # Student's t of a mean over batches has one degree of freedom less than there
         # are batches.
@@ -712,26 +722,32 @@ def _differ(first: Risk, second: Risk, params: Array) -> bool:
     return not (same(loss, second_loss) and same(gradient, second_gradient))
 
 
-def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
+def _scatter(small: Risk, large: Risk, params: Array, batches: int) -> None:
     """Check that losses of 16 times larger batches scatter less than half as much.
 
-    The batches of ``many`` are ``BATCH_RATIO`` times as large as the batches of
-    ``few``, so the expected ratio of the standard deviations is 1/4. The limit is 1/2,
-    because each standard deviation is only estimated, from ``batches`` losses.
+    The trainers ``small`` and ``large`` draw batches; those of ``large`` have
+    ``BATCH_RATIO`` times as many prompts, so the expected ratio of the standard
+    deviations is 1/4. The limit is 1/2, because each standard deviation is only
+    estimated, from ``batches`` losses.
     """
 
-    def scatter(risk: Risk) -> float:
-        losses = [risk.evaluate(params, step)[0] for step in range(batches)]
+    def scatter(trainer: Risk) -> float:
+        """Return the standard deviation of the losses of a trainer's batches."""
+        losses = []
+        for step in range(batches):
+            loss, _ = trainer.evaluate(params, step)
+            losses.append(loss)
         return float(np.std(losses))
 
-    scatter_of_few = scatter(few)
-    scatter_of_many = scatter(many)
-    loss, _ = many.evaluate(params)
-    if scatter_of_few > ROUNDING_SCATTER * abs(loss):
+    small_batch_scatter = scatter(small)
+    large_batch_scatter = scatter(large)
+    loss, _ = large.evaluate(params)
+    # If all losses are the same up to rounding, there is no ratio to check.
+    if small_batch_scatter > ROUNDING_SCATTER * abs(loss):
         expect(
-            scatter_of_many < scatter_of_few / 2.0,
+            large_batch_scatter < small_batch_scatter / 2.0,
             "scatter of the loss of large batches",
-            f"about {scatter_of_few / 4.0:.2g}, a quarter of that of batches a"
+            f"about {small_batch_scatter / 4.0:.2g}, a quarter of that of batches a"
             " sixteenth as large",
-            scatter_of_many,
+            large_batch_scatter,
         )

@@ -71,8 +71,9 @@ CLOSE = 1e-12
 CLOSE_AT_ONCE = 1e-9
 # A Hessian product may be off by the error of the differences with which it is
 # compared, plus HESSIAN_TOLERANCE times its largest entry and, for rounding,
-# GRADIENT_SHARE times the largest entry of the gradient. By default a product is itself
-# a difference of gradients, so its tolerance is larger than the one for gradients.
+# GRADIENT_SHARE times the largest entry of the gradient and ROUNDING times the loss. By
+# default a product is itself a difference of gradients, so its tolerance is larger than
+# the one for gradients.
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
 # The gradient is taken to jump, as at a kink, if it changes by more than KINK_JUMP
@@ -103,11 +104,12 @@ def check_risk(
     observation ``excess`` if there is one, differ from the loss by the same number at
     all points, and this number is at most the floor. The metric is positive. The views
     of `Risk.blocks` together hold each parameter once. A risk that draws data or is
-    scheduled offers no `Risk.closed_form`. If the risk defines the
-    optional methods ``series``, ``gradients`` and ``column_gradients``, they agree with
-    `Risk.evaluate`. The loss of a step of a `Trainer` is the mean over the prompts of
-    the step, and many runs at once are the same as runs one by one. A `TokenRisk`
-    agrees with the sum over all prompts of a few tokens at a few nodes.
+    scheduled offers no `Risk.closed_form`. If the risk defines the optional methods
+    ``series``, ``gradients`` and ``column_gradients``, they agree with `Risk.evaluate`.
+    The loss of a step of a `Trainer` is the mean over the prompts of the step, and a
+    run that is evaluated together with others has the same losses and gradients as by
+    itself. A `TokenRisk` that is cut down to few and short prompts has the loss that a
+    sum over all of them gives.
 
     Parameters
     ----------
@@ -186,7 +188,7 @@ def check_risk(
     _observations(risk, places, step)
     if risk.stochastic or risk.scheduled:
         # `descend` uses a closed form before it asks whether the loss depends on the
-        # step.
+        # step. Any learning rate would do here.
         form = attempt("closed form", risk.closed_form, 1.0, "gd")
         subject = "closed form of a risk that draws data or is scheduled"
         expect(form is None, subject, None, form)
@@ -195,7 +197,8 @@ def check_risk(
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
         # A risk in other coordinates wraps a risk whose parameters are the scores.
-        # These two functions unwrap it, or return an unwrapped risk as it is.
+        # These two functions return the wrapped risk and its parameters. They return an
+        # unwrapped risk and its parameters as they are.
         inner = core_risk(risk)
         scores = core_params(risk, params)
         if isinstance(inner, TokenRisk):
@@ -330,14 +333,17 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
 
 
 def _metric(risk: Risk, start: Array) -> None:
-    """Check that the metric is positive and divides gradients, and check the gain.
+    """Check that the metric is positive and has a fitting shape, and check the gain.
 
-    Update rules divide gradients by the metric. The gain is the norm of the change of
-    the scores per unit change of the parameters, 1 unless the risk defines it.
+    Update rules divide gradients by the metric. The scores are the numbers to which the
+    tolerance of a run applies, the parameters or functions of them. The gain is the
+    norm of the change of the scores per unit change of the parameters, 1 unless the
+    risk defines it.
     """
     metric = np.asarray(attempt("metric", getattr, risk, "metric"))
     expect(metric.dtype.kind in "if", "metric", "a number, or an array of them", metric)
-    # By NumPy's rules, gradient / metric must have the shape of the gradient.
+    # By NumPy's rules of broadcasting, gradient / metric must have the shape of the
+    # gradient, which is the shape of ``start``.
     try:
         fits = np.broadcast_shapes(metric.shape, start.shape) == start.shape
     except ValueError:
@@ -416,7 +422,7 @@ def _check_excess(
         losses[where], _ = risk.evaluate(params)
         values[where] = float(attempt(subject, excess, params))
         expect(math.isfinite(values[where]), subject, "a finite number", values[where])
-    # The number that is subtracted; it must be the same at all other places.
+    # The number that is subtracted from the loss; it must be the same at all places.
     first = next(iter(places))
     level = losses[first] - values[first]
     # ``level`` has the rounding error of the loss from which it was computed.
@@ -507,7 +513,7 @@ def _smooth_length(params: Array) -> float:
 
 
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
-    """Return three random directions, each with a largest entry of 1 or -1.
+    """Return three random directions, scaled so that the largest entry is 1 or -1.
 
     A wrong entry of a gradient shows along nearly every direction. Three directions
     make a chance agreement unlikely, and cost less than a check of each entry.
@@ -526,7 +532,7 @@ class Slopes(NamedTuple):
     ----------
     by_differences, by_gradient : float
         The derivative from finite differences of the loss, and the derivative as the
-        product of the gradient and the direction.
+        scalar product of the gradient and the direction.
     excess : float
         The amount by which the two derivatives differ beyond the error of the
         differences and the tolerance. They agree if it is at most 0.
@@ -541,10 +547,11 @@ class GradientCheck:
     """The gradient at one point, compared with differences of the loss.
 
     The notes of `check_risk` state how they are compared. A derivative may be off by
-    the error of the differences, plus the share ``tolerance`` of the gradient's norm.
-    With the default tolerance, an error of a single entry by 1e-5 of the norm is found
-    if the gradient has few entries. If the error of the differences is more than the
-    share ``blurred`` of the differences, the point is at a kink or the loss is noise.
+    the error of the differences, plus the share ``tolerance`` of the gradient's norm
+    times the direction's norm. With the default tolerance, an error of a single entry
+    by 1e-5 of the norm is found if the gradient has few entries. If the error of the
+    differences is more than the share ``blurred`` of the largest derivative, the point
+    is at a kink or the loss is noise.
     """
 
     def __init__(
@@ -576,6 +583,7 @@ class GradientCheck:
         """Return the derivative along a direction by differences, and its error."""
 
         def loss(s: float) -> float:
+            """Return the loss after a move by ``s`` times the direction."""
             value, _ = self.risk.evaluate(self.params + s * direction, self.step)
             return value
 
@@ -586,10 +594,10 @@ class GradientCheck:
         slope, error = self.slope(direction)
         by_gradient = float(np.sum(self.gradient * direction))
         # The largest derivative along any direction of this length.
-        size = self.norm * float(np.linalg.norm(direction))
+        steepest = self.norm * float(np.linalg.norm(direction))
         expect(np.isfinite(error), self.subject, "a finite loss around it", "none")
-        excess = abs(by_gradient - slope) - error - self.tolerance * size
-        is_sharp = error <= self.blurred * max(abs(slope), size) + self.rounding
+        excess = abs(by_gradient - slope) - error - self.tolerance * steepest
+        is_sharp = error <= self.blurred * max(abs(slope), steepest) + self.rounding
         if excess <= 0.0 and is_sharp:
             return Slopes(slope, by_gradient, excess)
         # Either the gradient is wrong, or the point is at a kink, or the loss is noise.
@@ -599,18 +607,19 @@ class GradientCheck:
         behind, error_behind = self.slope(-direction, FORWARD)
         low, high = sorted((ahead, -behind))
         error_of_sides = max(error_ahead, error_behind)
-        largest = max(abs(low), abs(high), size)
+        largest = max(abs(low), abs(high), steepest)
         expect(
             error_of_sides <= self.blurred * largest + self.rounding,
             self.subject,
             "differences that converge as their width falls",
             f"noise: {slope:.6g} ± {error_of_sides:.1g}",
         )
-        # Only at a kink do the two derivatives differ by more than their errors. At a
-        # kink the derivative by the gradient may be any number between the two.
-        if high - low > 2.0 * error_of_sides + self.blurred * size:
+        # Only at a kink do the two derivatives differ by far more than their errors. At
+        # a kink the derivative by the gradient may be any number between the two.
+        if high - low > 2.0 * error_of_sides + self.blurred * steepest:
+            # How far it is outside of this interval; negative if it is inside.
             outside = max(low - by_gradient, by_gradient - high)
-            excess = outside - error_of_sides - self.tolerance * size
+            excess = outside - error_of_sides - self.tolerance * steepest
         return Slopes(slope, by_gradient, excess)
 
     def check_entries(self) -> None:
@@ -661,8 +670,11 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
     rounding = ROUNDING * abs(loss) + GRADIENT_SHARE * float(np.abs(gradient).max())
     subject = f"Hessian product at {where}"
     for direction in _directions(params, rng):
+        # At a kink there is no Hessian.
         if _is_kink(risk, params, direction):
             continue
+        # Both arrays have the same shape, so `expect_same` compares the pair as one
+        # array.
         arguments_before = params.copy(), direction.copy()
         product: Any = attempt(subject, risk.hessian_product, params, direction)
         array(product, params.shape, subject)
@@ -672,6 +684,7 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
         # As a default argument, ``u`` keeps the direction of this pass through the
         # loop.
         def gradient_along(s: float, u: Array = direction) -> Array:
+            """Return the gradient after a move by ``s`` times the direction ``u``."""
             _, gradient = risk.evaluate(params + s * u)
             return gradient
 
@@ -697,7 +710,7 @@ def _is_kink(risk: Risk, params: Array, direction: Array) -> bool:
 
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
-    """Compare losses and observations of many states at once with those of each state.
+    """Compare losses and observations of many states at once with each state's own.
 
     `series_at` calls the optional method ``series`` of the risk, or else evaluates the
     states one by one.
@@ -791,10 +804,12 @@ def _at_once(risk: Risk, places: dict[str, Array]) -> None:
 
 def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
     """Check that a copy by pickle has the same losses and gradients."""
-    again: Any = attempt("pickle, by which a risk is sent to workers", copied, risk)
+    copied_risk: Any = attempt(
+        "pickle, by which a risk is sent to workers", copied, risk
+    )
     for where, params in places.items():
         loss, gradient = risk.evaluate(params, step)
-        copied_loss, copied_gradient = evaluated(again, params, step, where)
+        copied_loss, copied_gradient = evaluated(copied_risk, params, step, where)
         subject = f"a copy by pickle at {where}"
         expect_same(loss, copied_loss, f"loss of {subject}")
         expect_same(gradient, copied_gradient, f"gradient of {subject}")

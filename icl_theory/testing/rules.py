@@ -24,9 +24,10 @@ from icl_theory.testing.common import attempt, copied, expect, expect_near, expe
 # within a step or two, so a few are enough.
 REDUCED_STEPS = 12
 
-# The largest relative difference between the changes in a run of reduced parameters and
-# in a run of all parameters. The two runs add numbers in different orders. Rounding is
-# far smaller, and a rule that does not commute with reductions differs by far more.
+# The largest difference between the changes in a run of reduced parameters and in a run
+# of all parameters, divided by 1 plus the size of a change. The two runs add numbers in
+# different orders. Rounding is far smaller, and a rule that does not commute with
+# reductions differs by far more.
 REDUCED = 1e-9
 
 # The largest learning rate in the comparison of these two runs, even if ``eta`` is
@@ -34,9 +35,9 @@ REDUCED = 1e-9
 # and momentum makes larger steps.
 REDUCED_RATE = 0.1
 
-# The largest relative difference between the parameters that the loop and the engine
-# reach in a short run. The loop adds changes plainly, and the engine adds them with a
-# compensation of rounding errors.
+# The largest difference between the parameters that the loop and the engine reach in a
+# short run, divided by 1 plus the size of a parameter. The loop adds changes plainly,
+# and the engine adds them with a compensation of rounding errors.
 SUM = 1e-12
 
 # The step numbers t with which a step of a skippable rule is repeated: the first step,
@@ -111,7 +112,7 @@ class GroupedBowl(Risk):
 
 
 class RuleState(NamedTuple):
-    """Arguments of a step, and its results: the change, and the memory after it."""
+    """Step number t of a run: its arguments, its change and the memory after it."""
 
     params: Array
     gradient: Array
@@ -151,7 +152,8 @@ def check_rule(
     eta : float
         Learning rate. It must be so small that the run stays finite.
     steps : int
-        Length of the run, at least 10.
+        Number of steps of the run, at least 10. A rule with a ``horizon`` takes no more
+        steps than its horizon.
     seed : int
         Seed of the order in which steps are repeated.
 
@@ -194,7 +196,8 @@ def check_rule(
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
     if rule.horizon is not None:
-        # The horizon is the last step of a schedule, after which it has no rate.
+        # The horizon is the step from which the learning rate is zero. The engine ends
+        # a run there.
         steps = min(steps, rule.horizon)
     # `_step` raises an error for numbers that are not finite, so NumPy need not warn.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -287,7 +290,7 @@ def _step(
 
 
 def _finite(value: Array, shape: tuple[int, ...], subject: str) -> None:
-    """Check that a result of a step is a finite array of float64 of a shape."""
+    """Check that a result of a step is a finite float64 array of the given shape."""
     expect(value.shape == shape, subject, f"an array of shape {shape}", value.shape)
     expect(value.dtype == float, subject, "float64", value.dtype)
     expect(np.isfinite(value).all(), subject, "finite numbers", value)

@@ -45,10 +45,11 @@ TINY = 1e-300
 
 
 def check_slots(problem: Family, run: Trajectory) -> None:
-    """Check every slot of a family that can be checked without a long measurement.
+    """Check the optional slots of a family that need no long measurement.
 
-    ``run`` is a run of ``problem``. The loss of the problem must be half the mean
-    squared error, because the slots state losses and learning rates for this loss.
+    ``run`` is a run of ``problem``. If the loss of the problem is a squared error, it
+    must have the factor 1/2, because the slots state losses and learning rates for the
+    loss with this factor.
     """
     family = type(problem)
     _lazy_slots(family)
@@ -71,7 +72,7 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
     """Measure the rows of a family, answer its questions and make its comparison.
 
     A row or a question is a function of the flag ``quick``. With True, it measures a
-    small grid.
+    small grid. The comparison gets ``run``, a run of the family.
     """
     claims = Claims() if family.claims is None else family.claims
     for row in claims.rows:
@@ -237,7 +238,9 @@ def _check_batch(family: type[Family], batch: Any) -> None:
     expect(
         isinstance(batch, Mapping), "slot batched", "a dict of arrays, or None", batch
     )
-    unknown = sorted(batch.keys() - {"stop", *blank(family.every_column(), 0)})
+    # `blank` has a key for each column, also for the status and the message.
+    allowed_names = {"stop", *blank(family.every_column(), 0)}
+    unknown = sorted(batch.keys() - allowed_names)
     expect(
         not unknown,
         "names that slot batched gives",
@@ -259,7 +262,7 @@ def _check_batch(family: type[Family], batch: Any) -> None:
             "a value for each of two points, or one",
             shape,
         )
-    # Without "stop" all runs that missed their target ended at the largest number of
+    # Without "stop", all runs that missed their target took the largest number of
     # steps.
     for name in np.unique(batch.get("stop", "STEPS")).tolist():
         expect(
@@ -271,7 +274,7 @@ def _check_batch(family: type[Family], batch: Any) -> None:
 
 
 def _update(problem: Family, run: Trajectory) -> None:
-    """Check that the rule of the problem is the rule of its run, and makes a step."""
+    """Check that the rule of the problem is the rule of its run, and takes a step."""
     update: Any = attempt("slot update", problem.update)
     rule = attempt("slot update", rule_of, update)
     # A family with its own ``simulate`` may train by a rule of its own.
@@ -331,6 +334,7 @@ def _figures(figures: Any) -> None:
         attempt(subject, title, recipe)
         if callable(recipe):
             arguments = inspect.signature(recipe).parameters.values()
+            # The default of a parameter without one is the object ``empty``.
             required = [
                 argument.name
                 for argument in arguments
@@ -345,7 +349,10 @@ def _figures(figures: Any) -> None:
 
 
 def _papers(claims: Claims) -> None:
-    """Check the papers of some claims, with their readings and prose."""
+    """Check the papers of the claims, with their readings and prose.
+
+    A reading is a statement of a paper as the package reads it.
+    """
     for paper in claims.papers:
         subject = f"paper {paper.name}"
         expect(

@@ -23,9 +23,9 @@ from icl_theory.testing.common import expect
 from icl_theory.tokens.lengths import Lengths
 from icl_theory.tokens.risk import TokenRisk
 
-# The largest numbers of tokens and of nodes of one kind, at which the search for a
-# shorter risk begins. They seldom matter, because the number of prompts,
-# (nodes)^(tokens), usually reaches its own limit before.
+# The search for a risk with few prompts, in `_small_size`, begins with at most this
+# many tokens and this many nodes of each kind. Both limits seldom matter, because the
+# limit of the number of prompts, (nodes)^(tokens), usually requires fewer.
 MOST_TOKENS_OF_KIND = 12
 MOST_NODES_OF_KIND = 8
 
@@ -35,10 +35,10 @@ def check_tokens(
 ) -> None:
     """Compare the loss of short prompts with the sum over all of them.
 
-    The sum would take long for more than ``most_prompts`` prompts. If the risk has more
-    prompts than this, the comparison is made for a risk with fewer tokens of each kind,
-    but at least one, and with only the most probable nodes. ``where`` names the
-    parameters ``params`` in error messages.
+    A sum over more than ``most_prompts`` prompts would take long. So the comparison is
+    made for a smaller risk if necessary. It has fewer tokens of each kind, but at least
+    one, and only the most probable nodes. ``where`` names the parameters ``params`` in
+    error messages.
     """
     small, rows = _shortened(risk, most_prompts)
     scores = params[rows]
@@ -72,12 +72,12 @@ def _shortened(
     """
     node_counts, longest = _small_size(risk, most_prompts)
     kinds = []
-    rows = []
+    rows_of_kinds = []
     first_row = 0
     for kind, node_count in zip(risk.kinds, node_counts, strict=True):
         # The most probable nodes. A stable sort keeps the order of equal probabilities.
         nodes = np.argsort(-kind.probs, kind="stable")[:node_count]
-        rows.append(first_row + nodes)
+        rows_of_kinds.append(first_row + nodes)
         first_row += len(kind.probs)
         kinds.append(
             replace(
@@ -88,21 +88,21 @@ def _shortened(
                 spread=kind.spread[nodes],
             )
         )
-    all_rows = np.concatenate(rows)
-    # Second moments of the errors at two nodes, with an axis for each of the two.
+    rows = np.concatenate(rows_of_kinds)
+    # Second moments of the errors at two nodes. The first two axes are for the nodes.
     second = risk.second
     if second is not None:
-        second = second[np.ix_(all_rows, all_rows)]
+        second = second[np.ix_(rows, rows)]
     small = TokenRisk(kinds, risk.target, risk.queries, second, risk.lengths)
-    return small, all_rows
+    return small, rows
 
 
 def _small_size(risk: TokenRisk, most_prompts: int) -> tuple[list[int], int]:
-    """Return how many nodes each kind keeps, and the largest number of its tokens.
+    """Return how many nodes each kind keeps, and how many tokens it may have.
 
     First choose the numbers of nodes, so that there are at most ``most_prompts``
-    prompts with one token of each kind. Then choose the largest number of tokens that
-    keeps the number of prompts within this limit.
+    prompts with one token of each kind. Then choose the largest number of tokens of a
+    kind that keeps the number of prompts within this limit.
     """
     length_count = len(_lengths(risk))
     node_counts = [min(len(kind.probs), MOST_NODES_OF_KIND) for kind in risk.kinds]
@@ -110,9 +110,10 @@ def _small_size(risk: TokenRisk, most_prompts: int) -> tuple[list[int], int]:
         node_counts[int(np.argmax(node_counts))] -= 1
     for longest in range(MOST_TOKENS_OF_KIND, 0, -1):
         token_counts = [int(min(longest, kind.most)) for kind in risk.kinds]
-        # n tokens at m nodes are m^n prompts; the kinds are independent.
-        prompts_of_length = math.prod(map(pow, node_counts, token_counts))
-        if prompts_of_length * length_count <= most_prompts:
+        # A kind of n tokens at m nodes has m^n arrangements, independently of the other
+        # kinds. No length has more prompts than the longest one.
+        prompts_of_longest = math.prod(map(pow, node_counts, token_counts))
+        if prompts_of_longest * length_count <= most_prompts:
             break
     return node_counts, longest
 
@@ -120,8 +121,9 @@ def _small_size(risk: TokenRisk, most_prompts: int) -> tuple[list[int], int]:
 def _shorter(number: int | Lengths | NDArray[np.int64], longest: int) -> Any:
     """Cut the number of tokens of a kind at ``longest``.
 
-    The number is fixed, or one for each length of a prompt, or a random number with the
-    law `Lengths`. If all numbers of a law are larger, ``longest`` becomes its only one.
+    ``number`` is a fixed number, an array with a number for each length of a prompt, or
+    the law of a random number. If all numbers of a law are larger than ``longest``, the
+    number is always ``longest``.
     """
     if not isinstance(number, Lengths):
         return np.minimum(number, longest)
@@ -132,7 +134,7 @@ def _shorter(number: int | Lengths | NDArray[np.int64], longest: int) -> Any:
 
 
 def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
-    """Return half the mean square error of query q over all prompts.
+    """Return half the mean square error of query ``q``, a mean over all prompts.
 
     ``scores`` has the score of query q for each node.
     """
@@ -151,36 +153,39 @@ def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
 
 def _prompts(risk: TokenRisk) -> Iterator[tuple[list[int], float]]:
     """Yield the nodes of each prompt, and its probability."""
-    for probability_of_length, numbers in _lengths(risk):
-        parts_by_kind = []
-        for kind_count, number_of_tokens in zip(risk.counts, numbers, strict=True):
+    for probability_of_length, token_counts in _lengths(risk):
+        # For each kind, all ways to put its tokens at its nodes.
+        arrangements_of_kinds = []
+        for kind_count, token_count in zip(risk.counts, token_counts, strict=True):
             # ``rows`` is the slice of the nodes of this kind among all nodes.
             nodes = range(kind_count.rows.start, kind_count.rows.stop)
-            parts_by_kind.append(itertools.product(nodes, repeat=number_of_tokens))
-        for parts in itertools.product(*parts_by_kind):
-            prompt = [node for part in parts for node in part]
+            arrangements = itertools.product(nodes, repeat=token_count)
+            arrangements_of_kinds.append(arrangements)
+        for nodes_by_kind in itertools.product(*arrangements_of_kinds):
+            prompt = list(itertools.chain(*nodes_by_kind))
             probability = float(np.prod(risk.probs[prompt]))
             yield prompt, probability_of_length * probability
 
 
 def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
-    """Return each possible length of a prompt, as a pair.
+    """Return a pair for each possible length of a prompt.
 
-    The first of the pair is the probability of the length, and the second the number of
-    tokens of each kind. A random number of tokens is at most `MOST_TOKENS_OF_KIND`.
+    The pair has the probability of the length, and the number of tokens of each kind. A
+    random number of tokens that is larger than `MOST_TOKENS_OF_KIND` is left out.
     """
-    # If kinds grow together, a prompt has one of several lengths. Each kind then has a
-    # list with its number of tokens at each length, or one number for all lengths.
+    # If kinds grow together, a prompt has one of several lengths. Each kind then has an
+    # array with its number of tokens at each length, or one number for all lengths.
     if risk.grow_together:
         numbers: list[Any] = [kind.number for kind in risk.kinds]
         columns = np.broadcast_arrays(*(np.atleast_1d(number) for number in numbers))
-        rows = np.stack(columns, axis=1)
+        token_counts = np.stack(columns, axis=1)  # (lengths, kinds)
         # All lengths are equally probable unless the risk gives their probabilities.
-        probs = np.full(len(rows), 1.0 / len(rows))
+        length_count = len(token_counts)
+        probs = np.full(length_count, 1.0 / length_count)
         if risk.lengths is not None:
             probs = np.asarray(risk.lengths)
-        return list(zip(probs.tolist(), rows.tolist(), strict=True))
-    # For each kind, the pairs of a probability and a number of tokens.
+        return list(zip(probs.tolist(), token_counts.tolist(), strict=True))
+    # For each kind, a list of pairs: a probability and a number of tokens.
     laws = []
     for kind in risk.kinds:
         if isinstance(kind.number, Lengths):

@@ -1,8 +1,9 @@
 """Checks of a trainer: its prompts, the losses on them, and many runs at once.
 
-A `Trainer` is a risk whose step t has the mean loss of the prompts ``prompts(t)``.
-``losses_on`` returns the loss of each of some prompts, and ``evaluate_on`` their mean
-loss and its gradient. Prompts are a tuple of arrays, whose first axis counts prompts.
+A `Trainer` is a risk whose loss at step t is the mean loss of the prompts
+``prompts(t)``. For given prompts, ``losses_on`` returns the loss of each, and
+``evaluate_on`` returns their mean loss and its gradient. Prompts are a tuple of arrays
+whose first axis is the prompt.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from icl_theory.engine.sampling import Trainer, joinable, joined, prompt_count, 
 from icl_theory.testing.common import attempt, expect, expect_near, expect_same
 
 # Two means over the same prompts, computed in different ways, may differ by this share
-# of their largest entry. The value is not derived: rounding is far smaller, and a mean
-# over other prompts differs by far more.
+# of their size, see `_near`. The value is not derived: rounding is far smaller, and a
+# mean over other prompts differs by far more.
 SUMS = 1e-9
 
 
 def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) -> None:
-    """Check that a step has the mean loss of its prompts, and that runs may be joined.
+    """Check the prompts of a step, their mean loss, and several runs at once.
 
-    A run must have the same loss and gradient whether it is evaluated by itself or
+    A step must draw the same prompts each time, and its loss must be their mean loss. A
+    run must have the same loss and gradient whether it is evaluated by itself or
     together with other runs. ``places`` has the parameter arrays at which the trainer
     is checked, by the names that messages give them. ``step`` is the step whose prompts
     are used.
@@ -68,7 +70,8 @@ def _on_prompts(trainer: Trainer[Any], params: Array, step: int, where: str) -> 
 def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
     """Check that the mean over prompts is the weighted mean over two parts of them.
 
-    ``where`` names the parameters ``params`` in error messages.
+    Both the mean loss and its gradient are checked. ``where`` names the parameters
+    ``params`` in error messages.
     """
     prompts = trainer.prompts(step)
     count = prompt_count(prompts)
@@ -77,8 +80,8 @@ def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
     half = count // 2
     loss = 0.0
     gradient = np.zeros_like(params)
-    for rows in (slice(half), slice(half, count)):
-        part = selected(prompts, rows)
+    for part_slice in (slice(half), slice(half, count)):
+        part = selected(prompts, part_slice)
         share = prompt_count(part) / count
         part_loss, part_gradient = trainer.evaluate_on(params, part)
         loss += share * part_loss
@@ -97,7 +100,7 @@ def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
 
     ``params`` has a row for each run.
     """
-    # Each run has the prompts of another step.
+    # Each run gets the prompts of a different step.
     batches = [trainer.prompts(step + run) for run in range(len(params))]
     # Prompts of different shapes cannot be evaluated together.
     if not joinable(batches):
@@ -107,19 +110,20 @@ def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
         "evaluate_runs", trainer.evaluate_runs, params, joined(batches)
     )
     for run, prompts in enumerate(batches):
-        by_itself = trainer.evaluate_on(params[run], prompts)
-        together = (losses[run], gradients[run])
+        expected = trainer.evaluate_on(params[run], prompts)
+        actual = (losses[run], gradients[run])
         _loss_and_gradient_near(
-            by_itself, together, f"evaluate_runs, run {run}", "of this run alone"
+            expected, actual, f"evaluate_runs, run {run}", "of this run alone"
         )
 
 
 def _loss_and_gradient_near(
     expected: tuple[float, Array], actual: Any, subject: str, sentence: str
 ) -> None:
-    """Compare an expected loss and gradient with an actual pair of them.
+    """Compare an expected pair of a loss and a gradient with an actual pair.
 
-    ``sentence`` ends the messages, after the words "the loss" and "the gradient".
+    An error names the ``subject``, and says what was expected of it: "the loss" or "the
+    gradient", followed by ``sentence``.
     """
     expected_loss, expected_gradient = expected
     loss, gradient = actual
@@ -139,8 +143,9 @@ def _near(
 ) -> None:
     """Compare two means over the same prompts, which may differ by rounding.
 
-    The terms of a mean may cancel. ``scale`` is their size, if they may be larger than
-    the mean.
+    The terms of a mean may cancel. ``scale`` is the size of the terms, if they may be
+    larger than the mean. An error names the ``subject``, and says that ``sentence`` was
+    expected.
     """
     largest = float(np.abs(expected).max(initial=0.0))
     allowed = np.asarray(SUMS * (largest + scale))

@@ -29,6 +29,12 @@ gradient,
     = \sum_t \int u^\top (aF + bA) - y\,(fF + a^\top A + bB)\,\frac{ds}{s} .
 
 See docs/theory.md, "The recursion".
+
+In the shapes below, C is the number of chains, k the number of symbols, W = k**m the
+number of windows, T the number of positions, and J the number of nodes of the integral
+over s. A *column* has the scores of all windows for one last symbol, and Q is the
+number of columns. A *place* is a position with scores of its own, or all the last
+positions, which share their scores; p is the number of places.
 """
 
 from __future__ import annotations
@@ -174,8 +180,8 @@ class Chains:
             )
         law = np.broadcast_to(law, (C, law.shape[-1]))
         # A law of the oldest symbol alone is extended to a law of windows. Each pass
-        # appends the next symbol: the law of (a, ..., y) times P(z | y) is the law of
-        # (a, ..., y, z).
+        # appends the next symbol: the law of (x_1, ..., x_i) times P(x_{i+1} | x_i) is
+        # the law of (x_1, ..., x_{i+1}).
         while law.shape[1] < W:
             law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
         return law
@@ -214,8 +220,8 @@ class Chains:
         window at each position, (size, length).
         """
         length = integer("length", length, minimum=1)
-        # `prompts_to_draw` checks both arguments. A sequence takes about one number for
-        # each position.
+        # `prompts_to_draw` checks ``rng`` and ``size``, and that the sequences fit the
+        # memory. A sequence takes about one number of 8 bytes for each position.
         size = prompts_to_draw(rng, size, numbers=float(length))
         chain = rng.choice(len(self.probs), size, p=self.probs)
         windows = np.empty((size, length), dtype=np.intp)
@@ -307,31 +313,31 @@ class _Columns(NamedTuple):
 class _Integrals(NamedTuple):
     """Integrals over s for Q columns of scores.
 
-    The letters F, A, B, f, a, b, y and u are defined at the head of the module. A
-    *place* is a position with scores of its own, or the last positions, which share
-    their scores. There are n places and W windows, and Σ_t runs over the positions of a
-    place.
+    The letters F, A, B, f, a, b, y and u are defined at the head of the module. All
+    fields are sums over the chains. In the fields with an axis of places, Σ_t runs over
+    the positions of a place.
     """
 
     loss: Array  # (Q,)
     # The gradient with respect to the scores is pull - push.
-    pull: Array  # Σ_t ∫ uᵀ (aF + bA), (n, W, Q)
-    push: Array  # Σ_t ∫ y (fF + aᵀA + bB), (n, W, Q)
-    attention: Array  # Σ_t ∫ y b F, (n, W, Q)
-    # Size of the numbers that the recursion rounds, for the estimate of the error.
-    carried: Array  # Σ_t ∫ (fF + bB), (Q,)
+    pull: Array  # Σ_t ∫ uᵀ (aF + bA), (p, W, Q)
+    push: Array  # Σ_t ∫ y (fF + aᵀA + bB), (p, W, Q)
+    attention: Array  # Σ_t ∫ y b F, (p, W, Q)
+    # Size of the numbers that the recursion rounds, for the estimate of the error: the
+    # integral of fF + bB, summed over all positions and windows, (Q,).
+    carried: Array
 
 
 class _Positions(NamedTuple):
-    """The numbers y and u of a position, at each of n places and W windows.
+    """The numbers y and u of a position, at each of p places and W windows.
 
-    There are C chains and k symbols. The last axis runs over all pairs of one of the Q
-    columns of scores and one of the J nodes of the integral over s.
+    The last axis runs over all pairs of one of the Q columns of scores and one of the J
+    nodes of the integral over s.
     """
 
-    y: Array  # (n, W, QJ)
-    decay: Array  # e^(-y), (n, W, QJ)
-    u: Array  # y (e_x - P_q) in k - 1 coordinates, (n, k - 1, C, W, QJ)
+    y: Array  # (p, W, QJ)
+    decay: Array  # e^(-y), (p, W, QJ)
+    u: Array  # y (e_x - P_q) in k - 1 coordinates, (p, k - 1, C, W, QJ)
     # Whether the first position is the sink, a token in front of the sequence. The
     # first window of the sequence comes after the sink, and no transition leads to this
     # window.
@@ -370,6 +376,7 @@ def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:
     ``sums``.
     """
     result = np.multiply(sums, decay, out=out)
+    # These are views, so that the steps below change ``result``.
     F = result[0]
     A = result[1:-1]
     B = result[-1]
@@ -382,7 +389,7 @@ def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:
 
 
 def _blocks(
-    chains: int, nodes: int, numbers_of_node: int
+    number_of_chains: int, number_of_nodes: int, numbers_of_node: int
 ) -> Iterator[tuple[slice, slice]]:
     """Yield blocks, each as a slice of the chains and a slice of the nodes.
 
@@ -390,11 +397,12 @@ def _blocks(
     ``numbers_of_node`` numbers. A block of several chains or nodes is so small that the
     recursion carries at most `MOST_CARRIED` numbers for all of them.
     """
-    nodes_of_block = min(nodes, max(1, MOST_CARRIED // numbers_of_node))
+    nodes_of_block = min(number_of_nodes, max(1, MOST_CARRIED // numbers_of_node))
     chains_of_block = max(1, MOST_CARRIED // (numbers_of_node * nodes_of_block))
-    for c in range(0, chains, chains_of_block):
-        for n in range(0, nodes, nodes_of_block):
-            yield slice(c, c + chains_of_block), slice(n, n + nodes_of_block)
+    for first_chain in range(0, number_of_chains, chains_of_block):
+        chains = slice(first_chain, first_chain + chains_of_block)
+        for first_node in range(0, number_of_nodes, nodes_of_block):
+            yield chains, slice(first_node, first_node + nodes_of_block)
 
 
 def _integrate(
@@ -409,10 +417,10 @@ def _integrate(
 ) -> _Integrals:
     """Integrate over a block of the chains and over the given nodes.
 
-    The scores ``log_w``, (n, W, Q), are for n places, W windows and Q columns. Column j
-    is for sequences that end in the symbol ``last[j]``. If there is a sink, ``sink`` is
-    its value, and the ``length`` counts the sink as a position. The rule for the
-    integral over s has the nodes ``log_s``, (Q, J), and the ``weights``, (J,).
+    The scores ``log_w`` are (p, W, Q). Column j is for sequences that end in the symbol
+    ``last[j]``. If there is a sink, ``sink`` is its value, and the ``length`` counts
+    the sink as a position. The rule for the integral over s has the nodes ``log_s``,
+    (Q, J), and the ``weights``, (J,).
     """
     P = chains.transitions[block]
     k = chains.symbols
@@ -422,11 +430,12 @@ def _integrate(
     Q = len(last)
     J = len(weights)
     positions = _positions(P, newest, log_w, last, sink, log_s)
-    # A window (a, r) has the oldest symbol a and the other symbols r. The next symbol b
-    # leads to the window (r, b). So there is a k x k matrix from a to b for each r.
-    transitions = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)  # (C, r, a, b)
+    # A window (g, r) has the oldest symbol g and the other symbols r. The next symbol h
+    # leads to the window (r, h). So there is a k x k matrix from g to h for each r.
+    transitions = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)  # (C, r, g, h)
     # `sums` holds F, A and B, and `back` their derivatives f, a and b. Both have the
-    # axes (position; F, A and B; chain; window; column and node).
+    # axes (position; F, A and B; chain; window; column and node). A has k - 1
+    # coordinates, so the second axis has the length k + 1.
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
     # Before the first position, F is the law of the first window, and A and B are zero.
     sums[0, 1:] = 0.0
@@ -463,12 +472,13 @@ def _positions(
     """
     C, k, _ = P.shape
     W = len(newest)
-    y = np.exp(np.minimum(log_w[..., None] + log_s, LOG_LARGEST_Y))  # (n, W, Q, J)
+    y = np.exp(np.minimum(log_w[..., None] + log_s, LOG_LARGEST_Y))  # (p, W, Q, J)
     differences = _differences(P, last)  # e_x - P_q, (k - 1, C, k, Q)
-    # (n, k - 1, C, W, Q, J)
+    # (p, k - 1, C, W, Q, J)
     u = differences[:, :, newest, :, None] * y[:, None, None]
     if sink is not None:
-        # The first place is the sink. Its value v has v - P_q = Σ_x v_x (e_x - P_q).
+        # The first place is the sink. Its value v sums to 1, so v - P_q is
+        # Σ_x v_x (e_x - P_q).
         difference_of_sink = np.einsum("icxq,x->icq", differences, sink)
         u[0] = difference_of_sink[:, :, None, :, None] * y[0]
     u = u.reshape(len(y), k - 1, C, W, -1)
@@ -484,11 +494,12 @@ def _differences(P: Array, last: Symbols) -> Array:
     chains, the k symbols x and the Q last symbols q.
     """
     k = P.shape[1]
-    is_own = np.eye(k, dtype=bool)
-    prob_of_others = P @ ~is_own  # 1 - P_qx without cancellation
+    is_same_symbol = np.eye(k, dtype=bool)
+    # The probability of all symbols but x, 1 - P_qx without cancellation, (C, q, x).
+    prob_of_others = P @ ~is_same_symbol
     # Entry j of e_x - P_q is 1 - P_qx for j = x, and -P_qj for any other j.
     differences = np.where(
-        is_own, prob_of_others[:, last, :, None], -P[:, last, None, :]
+        is_same_symbol, prob_of_others[:, last, :, None], -P[:, last, None, :]
     )
     # Helmert's basis: row i has i + 1 ones, then -(i + 1), then zeros.
     basis = np.tri(k - 1, k) - np.diag(np.arange(1.0, k), 1)[:-1]
@@ -500,8 +511,8 @@ def _carry(sums: Array, positions: _Positions, transitions: Array) -> None:
     """Fill the array ``sums`` with (F, A, B) after each position.
 
     On entry ``sums[0]`` holds the values before the first position. The matrices
-    ``transitions``, (C, r, b, a), lead from the oldest symbol a of a window (a, r) to
-    the next symbol b.
+    ``transitions``, (C, r, h, g), lead from the oldest symbol g of a window (g, r) to
+    the next symbol h.
     """
     for t in range(len(sums)):
         positions.passed(sums[t], t, out=sums[t])
@@ -522,7 +533,7 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
 
     They are derivatives of the loss with respect to the sums (F, A, B) after the
     position. On entry ``back[-1]`` holds the derivatives after the last position. The
-    matrices ``transitions``, (C, r, a, b), are the transposes of the ones in `_carry`.
+    matrices ``transitions``, (C, r, g, h), are the transposes of the ones in `_carry`.
     """
     for t in range(len(back) - 1, 0, -1):
         passed = positions.passed_back(back[t], t)
@@ -537,7 +548,7 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
 
 
 def _oldest_split_off(sums: Array, transitions: Array) -> Array:
-    """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a.
+    """Split the axis of the windows (g, r) into two axes, r and the oldest symbol g.
 
     The shape of ``transitions``, (C, r, k, k), gives the lengths of the axes.
     """
@@ -546,7 +557,7 @@ def _oldest_split_off(sums: Array, transitions: Array) -> Array:
 
 
 def _newest_split_off(sums: Array, transitions: Array) -> Array:
-    """Split the axis of the windows (r, b) into two axes, r and the newest symbol b.
+    """Split the axis of the windows (r, h) into two axes, r and the newest symbol h.
 
     The shape of ``transitions``, (C, r, k, k), gives the lengths of the axes.
     """
@@ -555,10 +566,10 @@ def _newest_split_off(sums: Array, transitions: Array) -> Array:
 
 
 def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
-    """Return the integrands of `_Integrals`.
+    """Return the integrands of `_Integrals`, times the weights of the rule.
 
-    Their last axis runs over all pairs of a score column and a node, instead of over
-    the columns only.
+    Their last axis runs over all pairs of a column and a node, instead of over the
+    columns only.
     """
     F = sums[:, 0]
     A = sums[:, 1:-1]
@@ -573,10 +584,10 @@ def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
     # Each place is one position, except the last, which all later positions share.
     places = range(len(positions.y))
     pull = []
-    for n in places:
-        is_last = n + 1 == len(places)
-        at_place = slice(n, None if is_last else n + 1)
-        pull.append(np.einsum("tdcwx,dcwx->wx", aF_plus_bA[at_place], positions.u[n]))
+    for place, u in enumerate(positions.u):
+        is_last = place + 1 == len(places)
+        at_place = slice(place, None if is_last else place + 1)
+        pull.append(np.einsum("tdcwx,dcwx->wx", aF_plus_bA[at_place], u))
     fF_plus_aA_plus_bB = np.einsum("tdcwx,tdcwx->twx", back, sums)
     bF = np.einsum("tcwx,tcwx->twx", b, F)
     # reduceat sums over the positions of each place.
@@ -594,15 +605,15 @@ def _nodes(
 ) -> tuple[Array, Array]:
     """Return nodes ln s, (Q, J), and weights, (J,), of the trapezoid rule in x.
 
-    The scores ``log_w`` are (n, W, Q), for n places, and the largest of each column is
-    0. Let Z_max and Z_min be the largest and the smallest sum Z of the weights that a
-    sequence can have. The nodes are ``step`` apart in the variable x with
-    ln(s Z_max) = x - e^(-x), from ``first`` on. At the first node s Z_max is about
-    e^(-37), and the integrand of the attention is below rounding. At the last node
-    s Z_min is at least about e^4 with the default of ``last``, so that e^(-s Z) is
-    below rounding. If the largest weight of a sequence of T positions is v, its Z is
-    between v and v T. So it needs only the nodes with ln(s v T) > -37 and ln(s v) < 4.
-    Nodes that no sequence needs are left out.
+    The scores ``log_w`` are (p, W, Q), and the largest of each column is 0. Let Z_max
+    and Z_min be the largest and the smallest sum Z of the weights that a sequence can
+    have. The nodes are ``step`` apart in the variable x with ln(s Z_max) = x - e^(-x),
+    from ``first`` on. At the first node s Z_max is about e^(-37), and the integrand of
+    the attention is below rounding. At the last node s Z_min is at least about e^4 with
+    the default of ``last``, so that e^(-s Z) is below rounding. If the largest weight
+    of a sequence of T positions is v, its Z is between v and v T. So it needs only the
+    nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes that no sequence needs are left
+    out.
     """
     # The last place has all positions that have no place of their own.
     log_positions = np.zeros((len(log_w), 1))
@@ -618,6 +629,7 @@ def _nodes(
     x_minus_depth = np.arange(lowest, last + step, step)
     node_numbers = np.unique(np.rint((depths[:, None] + x_minus_depth - first) / step))
     x = first + step * node_numbers[node_numbers >= 0.0]
+    # ln(s Z_min) is about x - ln(Z_max/Z_min), and exceeds ``last`` beyond this limit.
     x = x[x < last + step + (log_Z_max - log_Z_min).max()]
     tail = np.exp(-x)  # ds/s = (1 + e^(-x)) dx
     return x - tail - log_Z_max[:, None], step * (1.0 + tail)
@@ -638,15 +650,16 @@ class ChainRisk(WithStart, Risk):
         The law of the sequences.
     length : int
         The number T of positions, at least the number m of symbols in a window.
-    scores : array_like, (k**m, k) or (n, k**m, k), optional
+    scores : array_like, (k**m, k) or (p, k**m, k), optional
         Initial scores. The score of a position depends on its window and on the last
         symbol of the sequence. With three axes it also depends on the place of the
-        position: each of the first n - 1 positions is a place of its own, and all
+        position: each of the first p - 1 positions is a place of its own, and all
         positions after them share the last place. A score of -1000 hides a position.
         The default is zeros, (k**m, k), or (2, k**m, k) with a sink.
     sink : array_like, (k,), optional
         Value of one more token in front of the sequence: k probabilities. The first
-        place is the place of this token, so that the scores have three axes.
+        place is the place of this token, so that the scores have three axes. The score
+        of this token depends on the window of the first position.
     step : float
         Distance between neighbouring nodes of the integral in the variable x, with
         ln s = x - e^(-x) up to a constant; at most 0.6. A step smaller than the default
@@ -706,10 +719,12 @@ class ChainRisk(WithStart, Risk):
         self.start = self._checked_scores(scores)
 
     def _checked_scores(self, scores: ArrayLike) -> Array:
-        """Return the scores, (W, k), or (n, W, k) for n places; refuse other shapes."""
+        """Return the scores, (W, k), or (p, W, k) for p places; refuse other shapes."""
         W = len(self.chains.newest)  # number of windows
         k = self.chains.symbols
-        start = real_array("scores", scores, 2 if dimensions(scores) == 2 else 3)
+        # `real_array` refuses scores with another number of axes than 2 or 3.
+        axes = 2 if dimensions(scores) == 2 else 3
+        start = real_array("scores", scores, axes)
         # The numbers of places that are allowed: at most one place for each position,
         # and one more for a sink, which needs a place of its own.
         fewest_places = 1 if self.sink is None else 2
@@ -748,9 +763,9 @@ class ChainRisk(WithStart, Risk):
         log_w = self._capped_scores(scores)
         tokens = self.length if self.sink is None else self.length + 1
         integrals = self._integrals(log_w, last, tokens)
-        # Sizes of the terms of the gradient. `push`, the mean of a square times y, is
-        # not negative. The sum of the sizes is a divisor, and `SMALLEST` keeps the sum
-        # positive.
+        # Sizes of the terms of the gradient. ``push``, an integral of y times the mean
+        # of a square, is not negative. The sum of the sizes is a divisor, and
+        # `SMALLEST` keeps the sum positive.
         terms = abs(integrals.pull) + integrals.push + SMALLEST
         sum_of_terms = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
@@ -767,9 +782,9 @@ class ChainRisk(WithStart, Risk):
         return _Columns(integrals.loss, gradient, attention, error)
 
     def _capped_scores(self, scores: Array) -> Array:
-        """Return scores minus the largest of their column, (n, k**m, Q).
+        """Return scores minus the largest of their column, (p, k**m, Q).
 
-        The number n of places is 1 if all positions share their scores. In the order of
+        The number p of places is 1 if all positions share their scores. In the order of
         size, `capped` cuts large gaps between neighbouring scores of a column, at which
         the square of the attention underflows.
         """
@@ -785,9 +800,9 @@ class ChainRisk(WithStart, Risk):
         The sum of the sizes of all terms of the gradient, ``sum_of_terms``, (Q,), is
         the sensitivity of the loss to relative errors of y.
         """
-        # Each position rounds the sums that it carries. Moreover, ln y is a sum of
-        # numbers as large as the range of the scores. The rounding of this sum is a
-        # relative error of y.
+        # The sums that the recursion carries are rounded at each position. Moreover,
+        # ln y is a sum of numbers as large as the range of the scores. The rounding of
+        # this sum is a relative error of y.
         roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
         rounding = integrals.carried + roundings_of_y * sum_of_terms
         rounding *= np.finfo(float).eps
@@ -799,16 +814,20 @@ class ChainRisk(WithStart, Risk):
         return rule_error(self.step) * integrals.loss + rounding + unseen
 
     def _integrals(self, log_w: Array, last: Symbols, length: int) -> _Integrals:
-        """Integrate columns of scores, (n, k**m, Q), over all chains and nodes.
+        """Integrate columns of scores, (p, k**m, Q), over all chains and nodes.
 
         The ``length`` counts the sink as a position.
         """
         chains = self.chains
+        C = len(chains.transitions)
+        W = len(chains.newest)
         log_s, weights = _nodes(log_w, length, self.step)
-        carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
-        parts = []
-        for block, nodes in _blocks(len(chains.transitions), len(weights), carried):
-            parts.append(
+        # For one chain at one node, the recursion carries the k + 1 numbers of F, A and
+        # B at each position, window and column.
+        numbers_of_node = length * W * (chains.symbols + 1) * len(last)
+        integrals_of_blocks = []
+        for block, nodes in _blocks(C, len(weights), numbers_of_node):
+            integrals_of_blocks.append(
                 _integrate(
                     chains,
                     block,
@@ -821,15 +840,14 @@ class ChainRisk(WithStart, Risk):
                 )
             )
         # Each field of the result is the sum of this field over the blocks.
-        return _Integrals(
-            *(np.sum(field, axis=0) for field in zip(*parts, strict=True))
-        )
+        fields = zip(*integrals_of_blocks, strict=True)
+        return _Integrals(*(np.sum(field, axis=0) for field in fields))
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
         """A function that returns the gradients of some columns of scores only.
 
-        The function takes n columns, (k**m, n), and the last symbol of each, (n,). The
+        The function takes Q columns, (k**m, Q), and the last symbol of each, (Q,). The
         loss is a sum of one term for each last symbol, and each term depends on one
         column only. The property is None if the scores depend on the place of a
         position (three axes).
@@ -905,10 +923,10 @@ class ChainRisk(WithStart, Risk):
         values = np.eye(k)
         if self.sink is not None:
             values = np.vstack([values, self.sink])
-        rows = np.arange(B)[:, None]
+        sequence = np.arange(B)[:, None]
         # Attention on equal tokens is added up, (B, number of values).
         attention_on_values = np.bincount(
-            (rows * len(values) + attended.tokens).ravel(),
+            (sequence * len(values) + attended.tokens).ravel(),
             attended.attention.ravel(),
             B * len(values),
         )
@@ -916,9 +934,9 @@ class ChainRisk(WithStart, Risk):
         error = output - self.chains.transitions[prompts.chain, attended.tokens[:, -1]]
         # The derivative of ½|o - P|² with respect to the score of position t is
         # a_t (o - P)·(v_t - o), with its attention a_t and its value v_t.
-        along_values = (error @ values.T)[rows, attended.tokens]
-        along_output = (error * output).sum(axis=1)
-        slope = attended.attention * (along_values - along_output[:, None])
+        error_dot_value = (error @ values.T)[sequence, attended.tokens]
+        error_dot_output = (error * output).sum(axis=1)
+        slope = attended.attention * (error_dot_value - error_dot_output[:, None])
         return Pass(
             losses=0.5 * (error**2).sum(axis=1),
             places=attended.score_index,
@@ -973,7 +991,7 @@ class Sequences(NamedTuple):
 class _Attended(NamedTuple):
     """The tokens of B sequences and the attention on them.
 
-    If there is a sink, it is one of the T tokens.
+    If there is a sink, it is the first of the T tokens.
     """
 
     tokens: Symbols  # the symbol of each token, or k for the sink, (B, T)

@@ -2,16 +2,17 @@ r"""Softmax attention over few kinds of tokens, with any loss, as a finite sum.
 
 Let a prompt have n_κ tokens of kind κ, and let the law of these counts be known. A
 token of kind κ has the score s_κ and stands for a random label; the vector v_κ has the
-probabilities of this label. Attention then predicts a function of the counts,
+probabilities of this label. The prediction o of attention, a vector of probabilities of
+the labels, is then a function of the counts,
 
 .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_\kappa} v_\kappa}
     {\sum_\kappa n_\kappa e^{s_\kappa}}.
 
-So the mean of any loss is a finite sum over a table of all counts, and is exact. See
-docs/theory.md, "Few kinds of tokens".
+So the mean of any loss of o is a finite sum over a table of all counts, and is exact.
+See docs/theory.md, "Few kinds of tokens".
 
-In the shapes below, A is the number of rows of the table, k the number of kinds, Q the
-number of queries and V the number of labels.
+In the shapes below, A is the number of rows of the table, or of a block of its rows, k
+the number of kinds, Q the number of queries and V the number of labels.
 """
 
 from __future__ import annotations
@@ -71,13 +72,16 @@ class Expected(NamedTuple):
 def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
     r"""Return the exact mean loss of predictions, one for each row of a table.
 
+    The loss of a prediction o for the right label y, with the unit vector :math:`e_y`,
+    is
+
     .. math:: -\ln o_y \quad\text{(log)}, \qquad
-        \tfrac12 |o - e_y|^2 \quad\text{(square)}
+        \tfrac12 |o - e_y|^2 \quad\text{(square)} .
 
     Parameters
     ----------
     table : Table
-        The counts.
+        All counts, with their probabilities and the probabilities of the right label.
     predicted : array_like, (A, V)
         Probabilities o of the labels. They must sum to 1 to within 1e-12.
     loss : {"log", "square"}
@@ -100,7 +104,8 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     if o.shape != table.truth.shape:
         raise argument_error("predicted", o.shape, f"of shape {table.truth.shape}")
     o = distributions("predicted", o, ERROR_OF_PREDICTION)
-    # The log of a predicted 0 is -inf, and may make the loss infinite.
+    # The log of a predicted 0 is -inf, and may make the loss infinite. `excess_loss`
+    # takes arrays whose first axis is the label.
     with np.errstate(divide="ignore"):
         log_o = np.log(o.T)
         excess_of_rows = excess_loss(loss, log_o, o.T, table.truth.T)
@@ -117,14 +122,16 @@ class CountRisk(Risk):
     .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_{\kappa q}} v_\kappa + e^{s_{0q}} v_0}
         {\sum_\kappa n_\kappa e^{s_{\kappa q}} + e^{s_{0q}}}
 
-    The terms with the index 0 belong to the ``sink``, if there is one.
+    The prediction o is for the query q. The terms with the index 0 belong to the
+    ``sink``, if there is one.
 
     Parameters
     ----------
     law : CountLaw
-        Law of the counts n, queries q and labels y.
+        Law of the counts n, queries q and right labels y.
     objective : {"log", "square", "logistic"}
-        The loss for the label y: :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or
+        The loss for the label y: :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2` with
+        the unit vector :math:`e_y`, or
         :math:`-\ln \mathrm{softmax}(\texttt{scale}\, o)_y`.
     sink : array_like, (V,), optional
         Probabilities v₀ of the labels for one more token, which every prompt has. The
@@ -204,7 +211,7 @@ class CountRisk(Risk):
         set_fields(self, table=table, values=values, least=least)
 
     def _checked_sink(self, table: Table) -> Array:
-        """Return the sink's prediction, if it is a law over the labels."""
+        """Return the sink's probabilities of the labels, or refuse the sink."""
         sink = distributions("sink", self.sink)  # type: ignore[arg-type]
         labels = table.truth.shape[1]
         if sink.shape != (labels,):
@@ -219,17 +226,17 @@ class CountRisk(Risk):
         return np.zeros((len(self.values), self.law.queries))
 
     @cached_property
-    def _parts(self) -> list[_Rows]:
-        """Rows of the table, sorted by query, in parts that fit the cache."""
+    def _row_blocks(self) -> list[_Rows]:
+        """Rows of the table, sorted by query, in blocks that fit the cache."""
         table = self.table
-        parts = []
+        blocks = []
         for query in range(self.law.queries):
             rows = np.flatnonzero(table.query == query)
-            for part in np.array_split(rows, 1 + len(rows) // ROWS):
-                counts = np.ascontiguousarray(table.counts[part].T)
-                truth = np.ascontiguousarray(table.truth[part].T)
-                parts.append(_Rows(query, table.probability[part], counts, truth))
-        return parts
+            for block in np.array_split(rows, 1 + len(rows) // ROWS):
+                counts = np.ascontiguousarray(table.counts[block].T)
+                truth = np.ascontiguousarray(table.truth[block].T)
+                blocks.append(_Rows(query, table.probability[block], counts, truth))
+        return blocks
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
@@ -241,10 +248,9 @@ class CountRisk(Risk):
             p = rows.probability
             excess_of_rows, slope = self._excess_and_slopes(prediction, rows.truth)
             excess += float(p @ excess_of_rows)
-            # The share of a kind in a label is its part of the weight of all tokens
-            # that stand for the label. For one kind, ∂ln o_v/∂score = share_v -
-            # Σ_u o_u share_u with labels u and v, so the loss has the derivative
-            # Σ_v share_v (slope_v - o_v Σ_u slope_u).
+            # `_Prediction` defines the share of a kind in a label. For one kind,
+            # ∂ln o_v/∂score = share_v - Σ_u o_u share_u with labels u and v, so the
+            # loss has the derivative Σ_v share_v (slope_v - o_v Σ_u slope_u).
             factor_of_share = slope - prediction.o * slope.sum(axis=0)
             gradient[:, rows.query] += prediction.shared(p * factor_of_share)
         return self.floor() + excess, gradient
@@ -297,8 +303,8 @@ class CountRisk(Risk):
         )
 
     def _predictions(self, scores: Array) -> Iterator[tuple[_Rows, _Prediction]]:
-        """Yield the parts of the table, with the predictions for their rows."""
-        for rows in self._parts:
+        """Yield the blocks of the table, with the predictions for their rows."""
+        for rows in self._row_blocks:
             log_w = scores[:, rows.query, None] + self._log_values  # (k, V)
             yield rows, _prediction(rows.counts, log_w)
 
@@ -311,7 +317,7 @@ class CountRisk(Risk):
     def _excess_and_slopes(
         self, prediction: _Prediction, truth: Array
     ) -> tuple[Array, Array]:
-        """Return the excess of n rows, (n,), and its derivatives, (V, n).
+        """Return the excess of A rows, (A,), and its derivatives, (V, A).
 
         The derivatives are with respect to the logarithms of the predicted
         probabilities o of the labels.
@@ -331,18 +337,19 @@ class CountRisk(Risk):
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
 
     def _losses_on(self, params: Array, prompts: Drawn) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`.
+        """Return losses and derivatives on B prompts of R runs, see `Sampled`.
 
-        The scores ``params`` are (R, k, Q). All runs have the same number of prompts,
-        in the order of the runs. `first_places` returns where the scores of each
-        prompt's run begin in the flat array of scores.
+        The scores ``params`` are (R, k, Q), or (R, k + 1, Q) with a sink. All runs have
+        the same number of prompts, in the order of the runs. A prompt has N tokens.
         """
         kind = prompts.kind
         if self.sink is not None:
             # The sink is the last kind, and is the last token of every prompt.
             kind = np.column_stack([kind, np.full(len(kind), len(self.values) - 1)])
-        place = kind * params.shape[-1] + prompts.query[:, None]
-        place = first_places(params, len(kind)) + place
+        # `first_places` returns where the scores of each prompt's run begin in the flat
+        # array of scores. In a run, the scores have the axes (kind, query).
+        place_in_run = kind * params.shape[-1] + prompts.query[:, None]
+        place = first_places(params, len(kind)) + place_in_run  # (B, N)
         scores = params.ravel()[place]
         # `softmax` also returns the log of its denominator, the sum of all weights.
         attention, log_total = softmax(scores)
@@ -358,7 +365,7 @@ class CountRisk(Risk):
                 places=place,
                 slopes=attention - attention_right,
             )
-        v = self.values[kind]
+        v = self.values[kind]  # (B, N, V)
         o = np.einsum("bn,bnv->bv", attention, v)
         target = np.eye(v.shape[2])[prompts.target]
         if self.objective == "square":
@@ -368,37 +375,43 @@ class CountRisk(Risk):
             q, log_sum = softmax(self.scale * o)
             losses = log_sum - self.scale * o[np.arange(len(o)), prompts.target]
             gradient_o = self.scale * (q - target)
-        # ∂o/∂(score of n) = a_n (v_n - o)
+        # ∂o/∂(score of token n) = a_n (v_n - o), with the attention a_n
         slope_over_attention = np.einsum("bnv,bv->bn", v - o[:, None], gradient_o)
         return Pass(losses, place, slopes=attention * slope_over_attention)
 
 
 class _Rows(NamedTuple):
-    """n rows of a table of counts, all of one query."""
+    """A block of A rows of a table of counts, all of one query."""
 
     query: int
-    probability: Array  # (n,)
-    counts: Array  # (k, n)
-    truth: Array  # true probabilities of the labels, (V, n)
+    probability: Array  # (A,)
+    counts: Array  # (k, A)
+    truth: Array  # true probabilities of the labels, (V, A)
 
 
 class _Prediction(NamedTuple):
-    """Attention in n rows of a table.
+    """The prediction of attention in A rows of a table.
 
-    The share of a kind in a label is its part of the weight of all tokens that stand
-    for the label.
+    A kind κ gives label v the mass n_κ e^(s_κ) v_κv, with the letters defined at the
+    head of the module. Its share in the label is its part of the mass that all kinds
+    give this label.
     """
 
-    o: Array  # predicted probabilities of the labels, (V, n)
-    log_o: Array  # their logarithms, (V, n)
-    # Takes values, (V, n), and returns for each kind the sum of its shares times the
+    o: Array  # predicted probabilities of the labels, (V, A)
+    log_o: Array  # their logarithms, (V, A)
+    # Takes values, (V, A), and returns for each kind the sum of its shares times the
     # values over all labels and rows, (k,).
     shared: Callable[[Array], Array]
 
 
 def _prediction(counts: Array, log_w: Array) -> _Prediction:
-    """Return the prediction for counts, (k, n), and the logs of weights, (k, V)."""
+    """Return the prediction for counts, (k, A), and the logs of weights, (k, V).
+
+    One token of a kind has a weight for each label: e^score times the label's
+    probability.
+    """
     top = log_w.max()
+    # A weight of 0, whose log is -inf, cannot underflow.
     lowest = np.min(log_w, where=np.isfinite(log_w), initial=top)
     if lowest > top - WIDEST:
         # A factor common to all weights does not change the prediction.
@@ -407,11 +420,11 @@ def _prediction(counts: Array, log_w: Array) -> _Prediction:
 
 
 def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
-    """Return the prediction for counts, (k, n), and ``weights``, (k, V).
+    """Return the prediction for counts, (k, A), and ``weights``, (k, V).
 
     The weights must be so near each other in size that no sum of them underflows.
     """
-    mass = weights.T @ counts  # (V, n)
+    mass = weights.T @ counts  # the mass that all kinds give each label, (V, A)
     # A label for which no token stands has the logarithm -inf.
     with np.errstate(divide="ignore"):
         log_o = np.log(mass / mass.sum(axis=0))
@@ -425,13 +438,13 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
 
 
 def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
-    """Return the prediction from logs of weights, (k, V).
+    """Return the prediction for counts, (k, A), from logs of weights, (k, V).
 
     This is slower than `_prediction_by_sums`, but nothing underflows.
     """
     with np.errstate(divide="ignore"):
         log_counts = np.log(counts)
-    log_mass = log_counts + log_w.T[:, :, None]  # (V, k, n)
+    log_mass = log_counts + log_w.T[:, :, None]  # (V, k, A)
     # The largest mass of each label is factored out, so that not all terms underflow.
     top = log_mass.max(axis=1, keepdims=True)
     top[np.isneginf(top)] = 0.0  # no token stands for the label
@@ -444,7 +457,7 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
     log_o -= np.logaddexp.reduce(log_o, axis=0)
 
     def shared(values: Array) -> Array:
-        return np.einsum("vn,vkn->k", values, share)
+        return np.einsum("va,vka->k", values, share)
 
     return _Prediction(np.exp(log_o), log_o, shared)
 

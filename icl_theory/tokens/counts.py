@@ -44,14 +44,15 @@ from icl_theory.tokens.sampled import Indices, chosen, softmax
 # Stands for the log of the probability 0. A count of 0 times this is 0, while 0 times
 # -inf is NaN.
 LOG_NEVER = -1e300
-# ln(p/p̄) is computed from the relative gap p/p̄ - 1 if the gap is above this. Nearer
-# to -1, the sum 1 + gap has lost three digits or more, and ln p - ln p̄ is more exact.
-# The limit is not sharp: near it both ways keep nearly all digits.
+# For a probability p and its mean p̄ over tasks or chains, ln(p/p̄) is computed from the
+# relative gap p/p̄ - 1 if the gap is above this. Nearer to -1, the sum 1 + gap has lost
+# three digits or more, and ln p - ln p̄ is more exact. The limit is not sharp: near it
+# both ways keep nearly all digits.
 LOWEST_GAP = -0.999
 
 
 class Table(NamedTuple):
-    """All pairs of counts and a query that may occur, one pair in each row."""
+    """All possible pairs of counts and a query, one pair in each row."""
 
     counts: Array  # number of tokens of each kind, (A, k)
     query: Indices  # number of the query, (A,)
@@ -187,7 +188,8 @@ class IndependentCounts(CountLaw):
         #        times Σ_z w_z Π_κ (p_zκ/p̄_κ)^n_κ
         mean_law = self.weights @ self.probs
         counts = self._compositions()
-        # Poisson numbers with a given sum are multinomial.
+        # Poisson numbers with a given sum are multinomial. `log_poisson` takes a number
+        # and its mean.
         log_prob = log_poisson(counts, self.N * mean_law).sum(axis=1)
         log_prob -= log_poisson(self.N, self.N)
         log_ratio = counts @ _log_ratio(self.probs, mean_law).T
@@ -204,7 +206,7 @@ class IndependentCounts(CountLaw):
         )
 
     def _compositions(self) -> Array:
-        """Return the ways to share N tokens among the kinds, (A, k).
+        """Return the ways to share N tokens among the kinds, a row for each way.
 
         Counts are left out if the number of tokens of one of the kinds, other than the
         last, is rarer than ``rare`` by itself. The last kind gets all tokens that
@@ -221,7 +223,8 @@ class IndependentCounts(CountLaw):
             # ``lowest`` to ``highest``, but at most the number of tokens that remain.
             repeats = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
             new_rows = float(repeats.sum(dtype=float))
-            # A row has k counts, and Z numbers in `table`, in several arrays each.
+            # An estimate, in bytes: a row has k counts in about 4 arrays, and Z numbers
+            # in about 3 arrays of `table`.
             check_fits("N", self.N, 8.0 * new_rows * (4 * k + 3 * Z))
             # For each new row, the old row that it repeats, and the new row at which
             # the repetitions of this old row begin.
@@ -252,8 +255,8 @@ class IndependentCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw the task of each of ``size`` prompts, its tokens, and its label."""
-        # `prompts_to_draw` checks both arguments. The memory is estimated from above:
-        # two numbers for each token and kind.
+        # `prompts_to_draw` checks ``rng`` and ``size``, and that the prompts fit the
+        # memory. An upper estimate: two numbers for each token and kind.
         size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
         cumulated_kinds = np.cumsum(self.probs, axis=1)[task]
@@ -501,7 +504,7 @@ class TwoStateCounts(CountLaw):
         alpha = np.asarray(self.concentration)
         counts = sequences.counts
         last = sequences.last
-        # All chains have the same law of the first symbol, so `_starts` has one row.
+        # All chains have the same law of the first symbol, the only row of `_starts`.
         log_start = _log(self._starts())[0, sequences.first]
         windows_from_0 = counts[:, :2]  # 00 and 01
         windows_from_1 = counts[:, 2:]  # 10 and 11
@@ -533,6 +536,8 @@ class TwoStateCounts(CountLaw):
         # chain times a ratio of laws. The ratio is the law under a chain divided by the
         # law under the mean chain, averaged over the chains.
         mean_chain = np.tensordot(self.probs, chains, 1)
+        # Mean numbers of the windows 00, 01, 10 and 11 under the mean chain, given how
+        # many windows begin with 0 and how many with 1, (A, 4).
         mean_counts = np.repeat(total, 2, axis=1) * mean_chain.ravel()
         # Poisson numbers with a given sum are multinomial.
         log_multinomial = log_poisson(counts, mean_counts).sum(axis=1)
@@ -540,8 +545,8 @@ class TwoStateCounts(CountLaw):
         log_ratio = _log_ratio(chains, mean_chain).reshape(-1, 4)
         log_start = _log(self._starts())[:, sequences.first].T
         log_terms = counts @ log_ratio.T + log_start + _log(self.probs)  # (A, Z)
-        # The probability of a chain given the counts, and the log of the sum over
-        # chains.
+        # The probability of each chain given the counts, (A, Z), and the log of the sum
+        # over the chains, (A,).
         prob_of_chain, log_mixture = softmax(log_terms)
         log_prob = sequences.log_orders() + log_multinomial + log_mixture
         prob_of_1 = chains[:, sequences.last, 1]  # after the last symbol, (Z, A)
@@ -566,8 +571,8 @@ class TwoStateCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw ``size`` sequences: the chain of each, and its symbols one by one."""
-        # `prompts_to_draw` checks both arguments. A sequence takes about 4 numbers for
-        # each symbol.
+        # `prompts_to_draw` checks ``rng`` and ``size``, and that the sequences fit the
+        # memory. A sequence takes about 4 numbers for each symbol.
         size = prompts_to_draw(rng, size, numbers=4.0 * self.T)
         if self.transitions is None:
             alpha = np.asarray(self.concentration)
@@ -582,11 +587,13 @@ class TwoStateCounts(CountLaw):
         symbols[:, 0] = rng.random(size) < self._starts()[chain, 1]
         for i, draws in enumerate(rng.random((self.T, size))):
             symbols[:, i + 1] = draws < prob_of_1[sequence, symbols[:, i]]
+        # A window of the symbols a and b has the kind 2a + b.
         kind = 2 * symbols[:, : self.T - 1] + symbols[:, 1 : self.T]
         if self.first:
             # The kinds 4 and 5 are the first symbols 0 and 1.
             kind = np.column_stack([4 + symbols[:, 0], kind])
-        return Drawn(kind, symbols[:, self.T - 1], symbols[:, self.T])
+        # The query is the last of the T symbols, and the label follows it.
+        return Drawn(kind, query=symbols[:, self.T - 1], target=symbols[:, self.T])
 
 
 class _Sequences(NamedTuple):
@@ -639,7 +646,8 @@ def _sequences(T: int) -> _Sequences:
     last = last[is_consistent]
     changes = changes[is_consistent]
     n00 = n00[is_consistent]
-    # Windows 01 and 10 are the changes, n01 + n10 of them, and x_T - x_1 = n01 - n10.
+    # The changes are the windows 01 and 10, so n01 + n10 = changes. A change moves the
+    # symbol up or down by 1, so n01 - n10 = last - first.
     n01 = (changes + last - first) // 2
     n10 = changes - n01
     n11 = T - 1 - changes - n00
@@ -664,21 +672,22 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
     g(n_0, a_0) g(n_1, a_1)/g(n, a_0 + a_1). The log of g is a sum of logs of ratios
     (`log_rising`), so that no logs of large factorials cancel.
     """
-    n = pairs.astype(np.intp)
-    total = n.sum(axis=1)
-    most = int(total.max(initial=0))
-    log_0 = log_rising(a[0], most)[n[:, 0]]
-    log_1 = log_rising(a[1], most)[n[:, 1]]
-    return np.asarray(log_0 + log_1 - log_rising(a.sum(), most)[total])
+    counts = pairs.astype(np.intp)  # integers, which are used as indices below
+    n = counts.sum(axis=1)
+    most = int(n.max(initial=0))
+    log_g_0 = log_rising(a[0], most)[counts[:, 0]]
+    log_g_1 = log_rising(a[1], most)[counts[:, 1]]
+    return np.asarray(log_g_0 + log_g_1 - log_rising(a.sum(), most)[n])
 
 
 def log_rising(a: float, most: int) -> Array:
     r"""Return :math:`\ln[\Gamma(n + a)/(\Gamma(a)\, n!)]` for n = 0 ... most."""
-    # The ratio of the n-th number to the one before is (n - 1 + a)/n: a for n = 1, and
-    # otherwise 1 + (a - 1)/n. So the logs are sums, from ln 1 = 0 for n = 0 on.
+    # The ratio of the number for n to the number for n - 1 is (n - 1 + a)/n: a for
+    # n = 1, and otherwise 1 + (a - 1)/n. So the logs are cumulated sums of the logs of
+    # these ratios, beginning with ln 1 = 0 for n = 0.
     n = np.arange(2.0, most + 1.0)
-    log_factors = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / n)])
-    return np.concatenate([[0.0], np.cumsum(log_factors)])
+    log_ratios = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / n)])
+    return np.concatenate([[0.0], np.cumsum(log_ratios)])
 
 
 def _probabilities(name: str, value: ArrayLike | None, size: int) -> Array:
@@ -701,9 +710,11 @@ def _log_ratio(p: Array, mean: Array) -> Array:
 
     The error matters because the logarithm is multiplied by large counts.
     """
+    # If the mean is 0, then p is 0, or its task or chain has the weight 0. Any gap will
+    # do in both cases.
     gap = np.divide(p - mean, mean, out=np.zeros(p.shape), where=mean > 0.0)
     is_near = gap > LOWEST_GAP
     # `LOG_NEVER` stands for ln 0, and is also selected below if p is zero.
-    near = np.log1p(gap, out=np.full(p.shape, LOG_NEVER), where=is_near & (p > 0.0))
-    far = _log(p) - _log(np.broadcast_to(mean, p.shape))
-    return np.where(is_near | (p == 0.0), near, far)
+    by_gap = np.log1p(gap, out=np.full(p.shape, LOG_NEVER), where=is_near & (p > 0.0))
+    by_logs = _log(p) - _log(np.broadcast_to(mean, p.shape))
+    return np.where(is_near | (p == 0.0), by_gap, by_logs)

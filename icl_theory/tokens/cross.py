@@ -1,9 +1,10 @@
 r"""The exact mean of the product of two softmax averages over the same tokens.
 
 Two heads average the errors e of the same tokens, with the weights :math:`w` and
-:math:`w'`. Let :math:`y_u = s w_u` and :math:`z_u = t w'_u`, and let all other letters
-have the meaning of `icl_theory.tokens.square`. Then the mean product is a double
-integral,
+:math:`w'`. Let :math:`y_u = s w_u` and :math:`z_u = t w'_u` at node u. The tokens are
+of several kinds κ, and :math:`P = \prod_\kappa E\,G_\kappa^{n_\kappa}` for a number
+:math:`n_\kappa` of tokens of kind κ. All other letters have the meaning of
+`icl_theory.tokens.square`. Then the mean product is a double integral,
 
 .. math:: E\Bigl[\frac{\sum w e}{\sum w} \cdot \frac{\sum w' e}{\sum w'}\Bigr] =
     \int_0^\infty\!\!\int_0^\infty \Bigl[\sum_{\kappa\lambda}
@@ -40,7 +41,7 @@ from icl_theory.tokens.generating import (
 from icl_theory.tokens.quadrature import LOG_LARGEST_Y, capped, is_kept, trapezoid
 from icl_theory.tokens.tilted import balanced
 
-# Step of the rule in ln s and ln t. With it the rule is exact to rounding.
+# Step of the rule in ln s and in ln t, with which the rule is exact to rounding.
 STEP = 0.22
 
 
@@ -124,12 +125,13 @@ def _parts(
     z = _Factors(of_t.decay, of_t.y * of_t.decay)
     sums = []
     for count in counts:
-        mean = _generating_function(count.rows, probs, of_s, of_t, x, z)
-        sums.append(_sums(count.rows, nodes, mean, x, z))
-    jacobian = np.multiply.outer(of_s.weights, of_t.weights)
-    P = _ProductDerivatives(counts, [kind.mean for kind in sums], jacobian)
+        G = _generating_function(count.rows, probs, of_s, of_t, x, z)
+        sums.append(_sums(count.rows, nodes, G, x, z))
+    # The weights of the rule for both integrals, (S, T).
+    weights = np.multiply.outer(of_s.weights, of_t.weights)
+    P = _ProductDerivatives(counts, [sums_k.G for sums_k in sums], weights)
     # pairs[k][m] is b·C c, with the b of kind k and the c of kind m.
-    pairs = [[_paired(kind.b, another.c) for another in sums] for kind in sums]
+    pairs = [[_paired(sums_k.b, sums_m.c) for sums_m in sums] for sums_k in sums]
     return _Parts(P, sums, pairs, x, z)
 
 
@@ -195,24 +197,24 @@ class _Factors(NamedTuple):
 class _Sums(NamedTuple):
     """Sums over the nodes u of one kind, for all values of s and t."""
 
-    mean: GeneratingFunction  # G and ln G, (S, T)
+    G: GeneratingFunction  # G and ln G, (S, T)
     b: Array  # Σ b_u e_u, (dimensions, S, T)
     c: Array  # Σ c_u e_u, (dimensions, S, T)
     twice: Array  # Σ b_u z_u D_u, for one token that is in both averages, (S, T)
 
 
 def _sums(
-    rows: slice, nodes: _Nodes, mean: GeneratingFunction, x: _Factors, z: _Factors
+    rows: slice, nodes: _Nodes, G: GeneratingFunction, x: _Factors, z: _Factors
 ) -> _Sums:
-    """Return the sums over the nodes ``rows`` of one kind, whose G is ``mean``.
+    """Return the sums over the nodes ``rows`` of one kind, which has the given G.
 
     The functions ``x`` of s include the probabilities π.
     """
-    e = nodes.errors[rows].T[:, :, None]
+    e = nodes.errors[rows].T[:, :, None]  # (dimensions, R, 1)
     b = (e * x.first[rows]).swapaxes(1, 2) @ z.zeroth[rows]
     c = (e * x.zeroth[rows]).swapaxes(1, 2) @ z.first[rows]
     twice = (nodes.D[rows, None] * x.first[rows]).T @ z.first[rows]
-    return _Sums(mean, b, c, twice)
+    return _Sums(G, b, c, twice)
 
 
 def _generating_function(
@@ -242,7 +244,7 @@ def _paired(b: Array, c: Array) -> Array:
 
 
 class _ProductDerivatives:
-    """Derivatives of P = Π E G^n, times the weights of the rule, (S, T).
+    """Derivatives of P = Π E G^n, times the ``weights`` of the rule, (S, T).
 
     The arguments of a call are indices of kinds: ``P(k, m)`` is the second derivative
     of P, with respect to the G of kind k and to the G of kind m. The object keeps the
@@ -252,15 +254,15 @@ class _ProductDerivatives:
     def __init__(
         self,
         counts: Sequence[TokenCount],
-        means: Sequence[GeneratingFunction],
-        jacobian: Array,
+        generating_functions: Sequence[GeneratingFunction],
+        weights: Array,
     ) -> None:
         # For each kind, E G^n and its derivatives, up to the third one, which a
         # gradient needs.
         self._of_kinds: list[list[Array]] = []
-        scale: Array | float = jacobian
-        for count, (mean, log) in zip(counts, means, strict=True):
-            self._of_kinds.append(count.derivatives(mean, log, HIGHEST, scale))
+        scale: Array | float = weights
+        for count, (G, log_G) in zip(counts, generating_functions, strict=True):
+            self._of_kinds.append(count.derivatives(G, log_G, HIGHEST, scale))
             scale = 1.0  # the weights of the rule enter with the first kind only
         # The derivatives that were returned. A key is a tuple of the orders of
         # differentiation, with respect to the G of each kind.
@@ -283,7 +285,7 @@ def _integrand(
     pairs: Sequence[Sequence[Array]],
     *further: int,
 ) -> Array:
-    """Return the integrand, (S, T).
+    """Return the integrand times the weights of the rule, (S, T).
 
     For each kind in ``further``, P is differentiated once more with respect to the G of
     this kind.
@@ -301,13 +303,13 @@ def _integrand(
 class _Fields(NamedTuple):
     """Derivatives of the integrand with respect to the `_Sums` of one kind.
 
-    The sums are b, c and ``twice``; the last field is for G.
+    They include the weights of the rule.
     """
 
     d_b: Array  # (dimensions, S, T)
     d_c: Array  # (dimensions, S, T)
     d_twice: Array  # (S, T)
-    d_mean: Array  # with respect to G, (S, T)
+    d_G: Array  # (S, T)
 
 
 def _fields(
@@ -325,7 +327,7 @@ def _fields(
     for m in range(1, len(sums)):
         d_b = d_b + P(k, m) * sums[m].c
         d_c = d_c + P(k, m) * sums[m].b
-    return _Fields(d_b, d_c, d_twice=P(k), d_mean=_integrand(P, sums, pairs, k))
+    return _Fields(d_b, d_c, d_twice=P(k), d_G=_integrand(P, sums, pairs, k))
 
 
 class _GradientTerms(NamedTuple):
@@ -339,7 +341,7 @@ class _GradientTerms(NamedTuple):
     d_c: Array
     d_b: Array
     d_twice: Array
-    d_mean: Array
+    d_G: Array
 
 
 def _terms(
@@ -362,7 +364,7 @@ def _terms(
         d_c=np.einsum("ud,du->u", e, _contracted(x0, fields.d_c, z1)),
         d_b=np.einsum("ud,du->u", e, _contracted(x1, fields.d_b, z0)),
         d_twice=nodes.D[rows] * _contracted(x1, fields.d_twice, z1),
-        d_mean=_contracted(x0, fields.d_mean, z0),
+        d_G=_contracted(x0, fields.d_G, z0),
     )
 
 

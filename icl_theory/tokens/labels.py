@@ -2,14 +2,15 @@ r"""Log losses with many exchangeable labels, as one integral.
 
 A label that occurs n times in a prompt has the logit β n. (Attention gives such logits
 if its denominator does not depend on the labels.) Let D be the logit of the right
-label. Let T be the sum of e^logit over the labels x whose counts n_x are random, and C
-the sum over all other wrong labels. Then
+label. Let T be the sum of e^logit over the labels x whose logits β n_x are random, and
+C the sum over all other wrong labels. Then
 
 .. math:: E \ln\bigl(1 + (T + C) e^{-D}\bigr)
     = \int_0^\infty e^{-s e^D} \bigl(1 - e^{-sC}\, E e^{-sT}\bigr) \frac{ds}{s},
     \qquad T = \sum_x e^{\beta n_x},
 
-because :math:`\ln(1 + R) = \int e^{-s} (1 - e^{-sR})\, ds/s`. The counts are
+because :math:`\ln(1 + R) = \int_0^\infty e^{-s} (1 - e^{-sR})\, ds/s`, in which
+:math:`R = (T + C) e^{-D}` and s is replaced by :math:`s e^D`. The counts are
 multinomial. So :math:`E e^{-sT}` is a coefficient of a product of power series, with
 one series for each label. A coefficient is computed as a sum over points z on a circle
 around zero. All terms of the integral have one sign, so small losses keep their digits.
@@ -55,9 +56,9 @@ RARE = 1e-30
 # A point of the circle is left out if its value is below e^(-60) of the largest value:
 # that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
-# The number of points of the circle minus the largest number of tokens. This is more
-# points than needed: with p points, a computed coefficient of z^n also contains the
-# coefficients of z^(n + p), z^(n + 2p), ..., which are far below rounding.
+# The number of points of the circle minus the largest number of tokens. With p points,
+# a computed coefficient of z^n also contains the coefficients of z^(n + p), z^(n + 2p)
+# and so on. For this p they are far below rounding.
 MORE_POINTS = 128
 # If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
 # differences. For larger ratios the direct formulas hardly lose a digit. Another limit
@@ -101,7 +102,8 @@ def mean_log_loss(
     beta : float
         β, of either sign.
     log_rest : float
-        ln C, the log of the sum over all other labels; ``-math.inf`` if there are none.
+        ln C, the log of the sum of e^logit over all other wrong labels; ``-math.inf``
+        if there are none.
     tokens : array_like
         n, the number of tokens that are spread over the labels, integers, (A,).
     labels : int
@@ -145,7 +147,7 @@ def mean_log_loss(
     """
     problem = _checked(top, beta, log_rest, tokens, labels, silent)
     n = problem.tokens
-    m = problem.P + problem.S
+    m = problem.P + problem.S  # labels that the tokens are spread over
     if density is not None:
         density = number("density", density)
         # A coefficient of z^n is computed as a sum over a circle of the radius
@@ -166,7 +168,8 @@ def mean_log_loss(
     loss = LogLoss(*np.empty((4, len(n))))
     for number_of_tokens in np.unique(n):
         is_this_number = n == number_of_tokens
-        # The best radius of the circle is the mean number of tokens of a label.
+        # The best radius of the circle is the mean number of tokens of a label. Zero
+        # tokens are treated as one here, because the radius must be positive.
         radius = max(float(number_of_tokens), 1.0) / max(m, 1)
         part = problem._replace(
             top=problem.top[is_this_number], tokens=n[is_this_number]
@@ -204,7 +207,7 @@ class _Problem(NamedTuple):
     log_rest: float  # ln C
     tokens: NDArray[np.int64]  # n, (A,)
     P: int  # labels with the logit β n_x
-    S: int  # labels whose e^logit are part of C
+    S: int  # further labels of the tokens, whose e^logit are part of C
 
 
 def _checked(
@@ -246,25 +249,25 @@ class _Circle(NamedTuple):
 
     k: NDArray[np.intp]  # numbers of tokens of one label that are not too rare, (k,)
     poisson: Array  # e^(-r) r^k/k!, (k,)
-    powers: Array  # (z/r)^k, (points, k)
-    shift: Array  # z - r, (points,)
-    # Matrix from values at the points to the coefficients of z^n, with a column for
-    # each different number n of tokens, (points, n).
-    to_coefficients: Array
+    powers: Array  # (z/r)^k, complex, (points, k)
+    shift: Array  # z - r, complex, (points,)
+    # Matrix from the values of a generating function to means over the multinomial
+    # counts, with a column for each different number n of tokens, complex, (points, n).
+    to_means: Array
     column: NDArray[np.intp]  # the column of each answer's number of tokens, (A,)
 
-    def of_tokens(self, values: Array) -> Array:
-        """Return the coefficient of z^n of a function, for each answer's n, (J, A).
+    def multinomial_means(self, values: Array) -> Array:
+        """Return means over multinomial counts of each answer's n tokens, (J, A).
 
-        The ``values`` of the function at the points are (J, points). The function is a
-        generating function for independent Poisson counts of the labels, whose sum n is
-        Poisson. So its coefficient is the mean over multinomial counts times the
-        Poisson probability of n. The matrix ``to_coefficients`` includes the division
-        by this probability.
+        The function with the given ``values`` at the points, (J, points), is a
+        generating function for independent Poisson counts of the labels. The sum of
+        these counts is a Poisson variable. So the coefficient of (z/r)^n is the mean
+        over multinomial counts of n tokens, times the Poisson probability of n. The
+        matrix ``to_means`` includes the division by this probability.
         """
         # The values on the other half of the circle are the conjugates, so that the
         # imaginary parts cancel.
-        return (values @ self.to_coefficients).real[:, self.column]
+        return (values @ self.to_means).real[:, self.column]
 
 
 def _circle(problem: _Problem, radius: float) -> _Circle:
@@ -274,7 +277,7 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
     n = np.unique(problem.tokens)
     column = np.searchsorted(n, problem.tokens)
     most = int(n[-1])
-    # Five arrays of 8 bytes a number for all k.
+    # Five arrays with an entry of 8 bytes for each k.
     check_fits("tokens", most, 40.0 * most)
     k = np.arange(most + 1)
     poisson = np.exp(log_poisson(k, radius))
@@ -290,25 +293,26 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
         24.0 * (len(needed) + BLOCK) * len(k) + 64.0 * BLOCK * len(needed),
     )
     # The points are the conjugates of these roots of unity, times the radius. So the
-    # roots themselves are the factors (z/r)^(-1) of the inverse transform.
+    # roots themselves are the factors (z/r)^(-1) of the inverse transform. Powers of
+    # the roots are roots of unity, too, and only looked up.
     roots = np.exp(2j * np.pi / number_of_points * np.arange(number_of_points))
     powers = roots[-needed[:, None] * k % number_of_points]
     shift = radius * (roots[needed] - 1.0).conj()
-    to_coefficients = _to_coefficients(roots, needed, n, log_poisson(n, m * radius))
-    return _Circle(k, poisson, powers, shift, to_coefficients, column)
+    to_means = _transform_to_means(roots, needed, n, log_poisson(n, m * radius))
+    return _Circle(k, poisson, powers, shift, to_means, column)
 
 
-def _to_coefficients(
+def _transform_to_means(
     roots: NDArray[np.complex128],
     needed: NDArray[np.intp],
     n: NDArray[np.int64],
     log_prob: Array,
 ) -> Array:
-    """Return the matrix from values at points of the half circle to coefficients.
+    """Return the matrix from values at points of the half circle to means.
 
     The matrix, (points, n), is the discrete Fourier transform for the coefficients of
-    z^n, divided by the probability of n, whose log is ``log_prob``. The argument
-    ``needed`` has the numbers of the points, see `_needed_points`.
+    (z/r)^n, divided by the Poisson probability of n, whose log is ``log_prob``. The
+    argument ``needed`` has the numbers of the points, see `_needed_points`.
     """
     number_of_points = len(roots)
     # A coefficient is the mean over the whole circle of the values times (z/r)^(-n). A
@@ -323,9 +327,10 @@ def _needed_points(number_of_points: int, m: int, radius: float) -> NDArray[np.i
     """Return the numbers of the points on one half of the circle that are needed.
 
     Point 0 is the positive real one, and the numbers rise along the circle. Let a point
-    have the angle φ. The functions have at least m - 1 factors e^z, each of the size
-    e^(r cos φ). A point is left out if the product of these factors is below e^(-60)
-    times its value at φ = 0, so that (m - 1) r (1 - cos φ) exceeds 60.
+    have the angle φ. The functions of `_products` have at least m - 1 factors e^z, each
+    of the size e^(r cos φ). A point is left out if the product of these factors is
+    below e^(-60) times its value at φ = 0, that is, if (m - 1) r (1 - cos φ) exceeds
+    60.
     """
     largest_drop = 2.0  # cos φ drops from 1 to -1 on half the circle
     if m > 1:
@@ -344,7 +349,7 @@ def _integrate(problem: _Problem, radius: float) -> LogLoss:
     # A product of the factors of all m = P + S labels falls earlier than one factor, by
     # at most ln(m + 1).
     spread = math.log(problem.P + problem.S + 1.0)
-    sums = np.zeros((4, len(problem.top)))
+    sums = np.zeros((4, len(problem.top)))  # a row for each field of LogLoss
     for log_s, width in _nodes(_breaks(problem, circle), last, spread):
         sums += np.stack(_sums_at_nodes(problem, circle, log_s, width))
     return LogLoss(*sums)
@@ -380,17 +385,19 @@ def _sums_at_nodes(
     s_label = np.exp(np.minimum(log_s_label, LOG_LARGEST))  # s e^(βk)
     s_top = np.exp(np.minimum(log_s_top, LOG_LARGEST))  # s e^D
     s_rest = np.exp(np.minimum(log_s_rest, LOG_LARGEST))  # s C
-    # h, the series of 1 - e^(-s e^(βk)), and its derivative with respect to β
+    # h(z) = Σ_k e^(-r) z^k/k! (1 - e^(-s e^(βk))) and its derivative with respect to β,
+    # (J, points)
     h = (circle.poisson * -np.expm1(-s_label)) @ circle.powers.T
     slope = (circle.poisson * k * s_label * np.exp(-s_label)) @ circle.powers.T
     functions = _products(h, slope, circle.shift, problem.P, problem.S)
     # 1 - E e^(-sT), and its derivative with respect to β
-    missing = circle.of_tokens(functions.missing)
-    slope_of_missing = circle.of_tokens(functions.slope)
+    missing = circle.multinomial_means(functions.missing)
+    slope_of_missing = circle.multinomial_means(functions.slope)
     mean_decay = 1.0 - missing  # E e^(-sT)
     weight = width[:, None] * np.exp(-s_top)
-    decay = np.exp(-s_rest)[:, None]
-    # 1 - e^(-sC) E e^(-sT), without cancellation
+    decay = np.exp(-s_rest)[:, None]  # e^(-sC)
+    # 1 - e^(-sC) E e^(-sT) = (1 - e^(-sC)) + e^(-sC) (1 - E e^(-sT)), a sum of two
+    # positive terms
     integrand = -np.expm1(-s_rest)[:, None] + decay * missing
     # The derivatives under the integral with respect to D, β and ln C.
     return LogLoss(
@@ -412,9 +419,13 @@ def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Function
     """Return the generating functions of 1 - E e^(-sT) and of its β-derivative.
 
     Let r be the mean count of a label, and m = P + S the number of labels. The
-    function e^(-s e^(βk)) of the count k of one label has the generating function
-    e^(z-r) - h(z). So 1 - E e^(-sT) has e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P. The
-    ``shift`` is z - r, and ``slope`` the derivative of h with respect to β.
+    function 1 - e^(-s e^(βk)) of the count k of one label has the generating function
+    h(z), and e^(-s e^(βk)) has e^(z-r) - h(z). So 1 - E e^(-sT) has
+
+        e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P,
+
+    whose derivative with respect to β is P e^(S(z-r)) (e^(z-r) - h(z))^(P-1) times the
+    derivative of h with respect to β, the ``slope``. The ``shift`` is z - r.
     """
     if P == 0:
         return _Functions(np.zeros_like(h), np.zeros_like(h))
@@ -422,7 +433,7 @@ def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Function
     ratio = h * np.exp(-shift)
     is_small = np.abs(ratio) < LARGEST_SMALL_RATIO
     log_1_minus = _log_1_minus(ratio, is_small)
-    log_first_term = (P + S) * shift  # of e^(m(z-r))
+    log_first_term = (P + S) * shift  # m (z - r)
     missing = np.where(
         is_small,
         -np.exp(log_first_term) * np.expm1(P * log_1_minus),
@@ -505,7 +516,7 @@ def _nodes(
     u = u[(u > first - 3.8) & (u < last + after + step)]
     tail = np.exp(-(u - first))
     log_s = u - tail
-    width = step * (1.0 + tail)
+    width = step * (1.0 + tail)  # step times d(ln s)/du
     # Each of the two nodes beside a gap gets half of the gap's length as additional
     # weight. Neighbours without a gap are one step apart, up to rounding.
     left_of_gap = np.flatnonzero(np.diff(u) > 1.5 * step)
@@ -521,18 +532,18 @@ def _nodes(
 def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     """Return the log of the probability of k under the Poisson law with a given mean.
 
-    For the mean m it is k ln m - m - ln k!, in which large numbers cancel. So ln k! is
+    For the mean μ it is k ln μ - μ - ln k!, in which large numbers cancel. So ln k! is
     split into k ln k - k and Stirling's small remainder. The first part and the other
-    terms together are (k - m) - k ln(k/m).
+    terms together are (k - μ) - k ln(k/μ).
     """
     from scipy.special import gammaln, xlog1py, xlogy
 
     k = np.asarray(k, dtype=np.float64)
     mean = np.asarray(mean, dtype=np.float64)
     gap = k - mean
-    # k/m - 1. If the mean is 0, only k = 0 is possible: all others have the log -inf.
+    # k/μ - 1. If the mean is 0, only k = 0 is possible: all larger k have the log -inf.
     ratio = np.divide(gap, mean, out=np.where(gap > 0.0, np.inf, 0.0), where=mean > 0.0)
-    without_remainder = gap - xlog1py(k, ratio)  # (k - m) - k ln(k/m)
+    without_remainder = gap - xlog1py(k, ratio)  # (k - μ) - k ln(k/μ)
     # The remainder ln k! - k ln k + k, directly for k < 16 and by Stirling's series in
     # 1/k for larger k, where the next term is below rounding.
     x = 1.0 / np.maximum(k, 16.0)

@@ -1,7 +1,7 @@
 r"""Laws of the number of tokens of a prompt.
 
-A law gives the number n of tokens of a kind the probability :math:`p_n`. Losses depend
-on the law through its generating function and the derivatives of this function,
+A law gives the probability :math:`p_n` that a prompt has n tokens of a kind. Losses
+depend on the law through its generating function and the derivatives of this function,
 
 .. math:: \varphi(G) = \sum_n p_n G^n, \qquad
     \varphi^{(k)}(G) = \sum_n p_n\, n (n - 1) \cdots (n - k + 1)\, G^{n - k} ,
@@ -33,9 +33,10 @@ MOST_TOKENS = 10**15
 # A number whose logarithm is below this is treated as zero: exp() would be slow,
 # because its result is subnormal or nearly so.
 LOG_ZERO = -700.0
-# Largest mean of a law without a largest number of tokens.
+# Largest mean of a law without a largest number of tokens. The attribute ``most`` of
+# the geometric law, about 700 times the mean, is then still below `MOST_TOKENS`.
 LARGEST_MEAN = 1e12
-# Least rate of Poisson's law. Its third power, in the third derivative of the
+# Least rate of the Poisson law. Its third power, in the third derivative of the
 # generating function, is still within float64.
 LEAST_RATE = 1e-100
 # Least mean of the geometric law. At a mean of 1e-16, 1 - r would be 1 in float64, and
@@ -44,8 +45,8 @@ LEAST_MEAN = 1e-12
 # How many powers of G are computed at a time. More would take more memory.
 BLOCK = 2**16
 # Sampled prompts are cut at a number of tokens that the geometric law exceeds with a
-# probability of e^(-30), or 1e-13. For the law of Poisson with the rate λ this number
-# is λ + 9 √λ + 40, which is exceeded with a smaller probability.
+# probability of e^(-30), or 1e-13. For the Poisson law with the rate λ this number is
+# λ + 9 √λ + 40, which is exceeded with a smaller probability.
 LOG_RARELY = -30.0
 
 
@@ -59,7 +60,7 @@ class Lengths:
 
     Parameters
     ----------
-    probs : array_like, (n,)
+    probs : array_like, one-dimensional
         Probabilities of ``first``, ``first + 1``, ... tokens. They sum to 1 to within
         1e-6, and are then normalised.
     first : int
@@ -107,9 +108,11 @@ class Lengths:
             )
         # Zeros at both ends are left out, so that the least and the largest number
         # occur.
-        occurs = np.flatnonzero(p)
-        n = first + np.arange(occurs[0], occurs[-1] + 1.0)
-        p = p[occurs[0] : occurs[-1] + 1]
+        positive = np.flatnonzero(p)
+        begin = positive[0]
+        end = positive[-1] + 1
+        n = first + np.arange(begin, end, dtype=np.float64)
+        p = p[begin:end]
         if n[-1] == 0.0:
             raise argument_error("probs", probs, "positive for at least one token")
         self.least = int(n[0])
@@ -141,13 +144,15 @@ class Lengths:
 
     @staticmethod
     def poisson(rate: float, least: int = 1) -> Lengths:
-        r"""Return the law of Poisson in which prompts have ``least`` tokens or more.
+        r"""Return the Poisson law, restricted to ``least`` tokens or more.
 
         .. math:: p_n \propto \frac{\lambda^n}{n!}, \qquad n \ge \text{least}, \qquad
-            \varphi(G) = e^{\lambda (G - 1)} \;\text{ or }\;
-            \frac{e^{\lambda G} - 1}{e^\lambda - 1}
+            \varphi(G) = \begin{cases}
+            e^{\lambda (G - 1)} & \text{if least} = 0 \\
+            \dfrac{e^{\lambda G} - 1}{e^\lambda - 1} & \text{if least} = 1
+            \end{cases}
 
-        for ``least`` = 0 or 1, with the rate λ.
+        with the rate λ.
 
         Examples
         --------
@@ -322,16 +327,17 @@ class _Poisson(Lengths):
         """Draw the numbers of tokens of ``size`` prompts."""
         if self.least == 0:
             return rng.poisson(self.rate, size)
-        # A number of Poisson's law is the number of events of rate λ in a unit of time.
-        # Given that there is an event, the time of the first one has an exponential law
-        # that is cut at 1. The number of events after it has Poisson's law again.
+        # A Poisson number is the number of events of rate λ in a unit of time. Given
+        # that there is an event, the time of the first one has an exponential law that
+        # is cut at 1. The number of events after it is a Poisson number, too.
         first_time = -np.log1p(-self._share * rng.random(size)) / self.rate
-        remaining = np.maximum(self.rate * (1.0 - first_time), 0.0)
-        return 1 + rng.poisson(remaining)
+        # Rounding may lead to a time slightly above 1.
+        remaining_rate = np.maximum(self.rate * (1.0 - first_time), 0.0)
+        return 1 + rng.poisson(remaining_rate)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
-        # e^(λG - λ), divided by the probability of n >= least
+        # e^(λG - λ), divided by the probability of n >= least under the usual law
         power = _exp(self.rate * np.expm1(log)) / self._share
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
@@ -371,7 +377,8 @@ class _Geometric(Lengths):
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
-        # 1/(1 - rG), with 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
+        # 1/(1 - rG), with 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers for
+        # real G
         inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
         # The k-th derivative of (1 - r)/(1 - rG) is the (k - 1)-th one times
         # k r/(1 - rG).
@@ -398,7 +405,7 @@ def power_derivatives(
     """
     # Derivatives above the n-th are zero. Only the lowest power of G, which belongs to
     # the highest derivative, needs exp(). The other powers follow by multiplication.
-    # (Of complex numbers, ``>`` and `np.maximum` compare the real parts.)
+    # (Of complex numbers, ``>`` and `np.maximum` compare the real parts first.)
     highest = int(min(n, order))
     log_power = log * (n - highest)
     is_normal = log_power > LOG_ZERO

@@ -1,10 +1,10 @@
 r"""Draw how many of N tokens are in each of K cells, much faster than token by token.
 
-Let :math:`n_k` be independent Poisson numbers with the means :math:`\lambda\pi_k`, and
-M their sum. Given M, they are multinomial with the probabilities :math:`\pi`. If λ is a
-little below N, M is nearly always at most N, and the other N - M tokens are drawn one
-by one. A prompt with M > N is drawn token by token. The counts are exactly multinomial,
-whatever λ is.
+Let :math:`\pi_k` be the probability of cell k. Let :math:`n_k` be independent Poisson
+numbers with the means :math:`\lambda\pi_k`, and M their sum. Given M, they are
+multinomial with the probabilities :math:`\pi`. If λ is a little below N, M is nearly
+always at most N, and the other N - M tokens are drawn one by one. A prompt with M > N
+is drawn token by token. The counts are exactly multinomial, whatever λ is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.tokens.sampled import Indices, choose
 
-# The counts have the same law for all values of the following limits, which only save
-# time.
+# The following limits only save time: the law of the counts does not depend on them.
 
 # λ is below N by this many times √N, about the standard deviation of M. Then M > N in
 # about two of a hundred prompts.
@@ -65,9 +64,10 @@ def multinomial(
         # All N tokens are missing, and are drawn one by one below.
         counts = np.zeros((size, K), dtype=np.int64)
     else:
+        # NumPy refuses probabilities whose sum exceeds 1 by rounding.
         return rng.multinomial(N, probs / probs.sum(), size)
     missing = N - counts.sum(axis=1)
-    # Prompts with M > N are drawn again, token by token.
+    # Prompts that have too many tokens, M > N, are drawn again, token by token.
     has_too_many = missing < 0
     counts[has_too_many] = 0
     missing[has_too_many] = N
@@ -93,6 +93,7 @@ def _poisson_counts(
     return counts
 
 
+# The cache has room for the tables of two kinds of tokens.
 @lru_cache(maxsize=2 * MOST_TABLES)
 def _poisson(mean: float) -> Array:
     """Return the probabilities of 0, 1, ... under a Poisson law, up to a last number.

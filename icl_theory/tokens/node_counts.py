@@ -1,10 +1,11 @@
 r"""Softmax attention on sampled prompts that are drawn by the counts of their nodes.
 
 A prompt enters the loss of a `TokenRisk` through the number :math:`n_u` of its tokens
-at each node u, and through the sum :math:`\nu_u` of their noises. This sum is normal
-with the variance ``spread`` times :math:`n_u`. If there are fewer nodes than tokens,
-the numbers and sums take less time to draw than the tokens. With the scores
-:math:`\theta_u`, all tokens at a node together have the attention
+at each node u, and through the sum :math:`\nu_u` of their noises. The noise of a token
+is its value minus the mean value of its node. The sum is normal with the variance
+``spread`` times :math:`n_u`. If there are fewer nodes than tokens, the numbers and sums
+take less time to draw than the tokens. With the scores :math:`\theta_u`, all tokens at
+a node together have the attention
 
 .. math:: a_u = \frac{n_u e^{\theta_u}}{\sum_v n_v e^{\theta_v}},
 
@@ -62,7 +63,9 @@ class CountedTokens(Sampled[NodeCounts]):
 
     def __init__(self, risk: TokenRisk, start: Array, batch: int, seed: int) -> None:
         self.risk = risk
-        numbers = len(risk.probs) * (NUMBERS_OF_NODE + risk.errors.shape[2])
+        U = len(risk.probs)
+        D = risk.errors.shape[2]
+        numbers = U * (NUMBERS_OF_NODE + D)
         super().__init__(start, self._drawn, self._losses_on, batch, seed, numbers)
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NodeCounts:
@@ -96,8 +99,11 @@ class CountedTokens(Sampled[NodeCounts]):
     def evaluate_runs(self, params: Array, prompts: NodeCounts) -> tuple[Array, Array]:
         r"""Mean losses and gradients of R runs, (R,) and (R, U) or (R, U, Q).
 
-        With the weights :math:`w_u = e^{\theta_u}` and the mean errors :math:`\bar e`
-        and :math:`\bar\nu` of a prompt,
+        The formula is for a single query, Q = 1. Let node u have the weight
+        :math:`w_u = e^{\theta_u}` and the error :math:`e_u`, which has D coordinates.
+        Under the attention, the tokens of a prompt have the mean error :math:`\bar e`
+        and the mean noise :math:`\bar\nu`. They give the loss ℓ of the prompt and its
+        gradient:
 
         .. math:: Z = \sum_u n_u w_u, \quad \bar e = \sum_u n_u w_u e_u / Z, \quad
             \bar\nu = \sum_u w_u \nu_u / Z, \quad
@@ -108,7 +114,7 @@ class CountedTokens(Sampled[NodeCounts]):
         All sums over nodes, and over the prompts of a run, are matrix products.
         """
         # The formula is for one query, and for weights within the range of float64. In
-        # all other cases `Sampled` uses `_losses_on`.
+        # all other cases the method of `Sampled` calls `_losses_on`.
         if len(self.risk.asked) > 1 or (np.ptp(params, axis=1) > WIDEST).any():
             return super().evaluate_runs(params, prompts)
         scores = params.reshape(len(params), -1)
@@ -140,7 +146,8 @@ class CountedTokens(Sampled[NodeCounts]):
         their noises.
         """
         query, counts, noise = prompts
-        # Flat indices of each node and its query in arrays of the shape (U, Q).
+        # Flat indices of each node, with the prompt's query, in arrays of the shape
+        # (U, Q).
         place_in_run = len(self.risk.asked) * np.arange(counts.shape[1]) + query
         place = first_places(params, len(counts)) + place_in_run
         scores = params.ravel().take(place)

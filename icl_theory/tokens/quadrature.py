@@ -1,10 +1,11 @@
 r"""The trapezoid rule for integrals over s, and the range of scores that it covers.
 
-The integrals of softmax averages (see `icl_theory.tokens.square`) are over ln s. Their
-integrands decay like :math:`e^{-s S}`, with S the sum of the weights w of the tokens of
-a prompt. `trapezoid` returns the nodes, the values of s. `trimmed` removes the last
-nodes if the integrand vanishes there, and `rule_error` bounds the error. See
-docs/theory.md, "Tokens" and "The error of the rule".
+The integrals of softmax averages (see `icl_theory.tokens.square`) are over ln s. A
+token has the weight w, the exponential of its score. The integrands decay like
+:math:`e^{-s S}`, with S the sum of the weights of the tokens of a prompt. `trapezoid`
+returns the nodes, the values of s. `trimmed` removes the last nodes if the integrand
+vanishes there, and `rule_error` bounds the error. See docs/theory.md, "Tokens" and "The
+error of the rule".
 
 In the shapes below, J is the number of nodes, U the number of different tokens, and Q
 the number of queries.
@@ -87,11 +88,12 @@ def trapezoid(
     for count in counts:
         N += count.number
         shortest += count.least
-    # Scores of -inf belong to nodes that never occur.
+    # Scores of -inf belong to tokens that never occur.
     lowest_score = np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
     # x - ``last`` at the last node, where ln s = ``last`` - ln n - ln w_min.
     x_beyond_last = math.log(N / shortest) - lowest_score
     needed = ((last - first + x_beyond_last) / step).astype(np.intp) + 1
+    # The rule has a node even if there are no queries.
     x: Array = first + step * np.arange(float(needed.max(initial=1)))
     tail = np.exp(-x)
     return Nodes(x - tail - math.log(N), step * (1.0 + tail), needed)
@@ -109,7 +111,8 @@ def trimmed(
     A long prompt almost always has tokens of large weight, and their factors e^(-s w)
     vanish long before the factors of tokens of small weight. Only every ``stride``-th
     node is tested: with a longer stride, the test is faster but leaves out fewer nodes.
-    Rules of few nodes and prompts of few tokens are not tested.
+    Rules of few nodes and prompts of few tokens are not tested. The scores ``log_w``
+    and the probabilities ``probs`` are (U, Q).
     """
     J = len(nodes.log_s)
     is_short_rule = FEWEST_TESTED * stride > J
@@ -163,8 +166,8 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     """Return scores minus the largest one of their column, (U, Q).
 
     A gap between two neighbouring scores of a column is cut to ``largest_gap`` if it is
-    larger. With the default, the square of the attention underflows at such gaps. A
-    score of -inf stays -inf.
+    larger. With the default, the square of the attention beyond such a gap is below
+    e^(-700). A score of -inf stays -inf.
     """
     # The difference of two huge scores may overflow to -inf. The gap between the two
     # scores is then cut below.

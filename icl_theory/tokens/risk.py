@@ -370,6 +370,7 @@ class TokenRisk(Risk):
                 shape,
                 f"finite and of shape ({U}, {U}) or ({U}, {U}, {Q})",
             )
+        # In ascending order, so that the last eigenvalue is the largest.
         eigenvalues, vectors = np.linalg.eigh(second.transpose(2, 0, 1))
         largest = np.maximum(eigenvalues[:, -1:], 0.0)
         is_symmetric = np.allclose(
@@ -467,11 +468,13 @@ class TokenRisk(Risk):
         # `moments` cuts the gaps between scores in the same way, so these scores give
         # the nodes of its integral.
         log_w = capped(scores.reshape(self.mean_square.shape), FARTHEST)
+        # If kinds grow together, the nodes depend on the number of all tokens only.
         counts = self.counts if self._together is None else [self._together.total()]
         # Only the range of ln s is used below. The range hardly depends on the step.
         nodes = trapezoid(log_w, counts)
         tokens = float(sum(count.number for count in counts))
-        # The rounding of ln s is a relative error of s, as large as ln s itself.
+        # The rounding of ln s is a relative error of s. In multiples of 2^-52, it is at
+        # most as large as ln s itself.
         largest_log_s = float(np.abs(nodes.log_s).max())
         rounding = 2.0**-52 * (ROUNDINGS + largest_log_s) * largest_loss
         # `UNSEEN` is the third part of the estimate for a prompt of one token with a
@@ -480,7 +483,7 @@ class TokenRisk(Risk):
         return rule_error(step) * loss + rounding + unseen
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Return `error`."""
+        """Return `error` with its default step."""
         return self.error(params)
 
     @property

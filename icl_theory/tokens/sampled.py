@@ -47,7 +47,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
     start : ndarray
         Parameters at step 0.
     draw : callable
-        A function of a random generator and a number of prompts that draws them.
+        A function that draws prompts, given a random generator and their number.
     on : callable
         A function of the parameters of R runs, (R, ...), and of RB prompts, B for each
         run, in the order of the runs. It returns a ``Pass``: the losses of the prompts,
@@ -95,7 +95,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
-        """Mean loss of given prompts and its gradient, by the backward pass."""
+        """Mean loss of given prompts, and its gradient."""
         losses, gradients = self.evaluate_runs(params[None], prompts)
         return float(losses[0]), gradients[0]
 
@@ -134,8 +134,8 @@ def first_places(params: Array, size: int) -> Indices:
     -------
     ndarray of int, (size, 1)
     """
-    runs = np.repeat(np.arange(len(params)), size // len(params))
-    return np.asarray(runs[:, None] * params[0].size, dtype=np.intp)
+    run_of_prompt = np.repeat(np.arange(len(params)), size // len(params))
+    return np.asarray(run_of_prompt[:, None] * params[0].size, dtype=np.intp)
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:
@@ -174,7 +174,7 @@ def choose(rng: np.random.Generator, probs: Array, shape: tuple[int, ...]) -> In
     cumulated, index_of_bin = _guide(probs.tobytes())
     draws = rng.random(shape)
     index = index_of_bin[(draws * len(index_of_bin)).astype(np.intp)]
-    is_undecided = index < 0
+    is_undecided = index < 0  # the bin has parts of several intervals
     index[is_undecided] = cumulated.searchsorted(draws[is_undecided], side="right")
     return index
 
@@ -193,7 +193,9 @@ def _guide(probs: bytes) -> tuple[Array, Indices]:
     # at least 64 bins for each index, so that few bins have an end in them: at most one
     # in 64. At least 4096 bins, 32 KiB, make them rarer still if indices are few.
     bins = 2 ** max(12, math.ceil(math.log2(64 * len(cumulated))))
-    ends = np.arange(bins + 1) / bins
-    first = cumulated.searchsorted(ends[:-1], side="right")
-    last = cumulated.searchsorted(ends[1:], side="left")
+    edges = np.arange(bins + 1) / bins
+    # The intervals of the least number of each bin, and of the numbers just below its
+    # upper edge.
+    first = cumulated.searchsorted(edges[:-1], side="right")
+    last = cumulated.searchsorted(edges[1:], side="left")
     return cumulated, np.where(first == last, first, -1)

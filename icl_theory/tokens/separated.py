@@ -51,7 +51,7 @@ MOST_COMPARED = 64
 # choice: either way of computing the gradient is right, and the limit only selects the
 # one that is likely to lose fewer digits.
 SMALL_SHARE = 0.01
-# A spread below this share of E|e|² is the rounding of a difference.
+# A spread D_u - C_uu below this share of D_u is the rounding of the difference.
 ROUNDING_OF_SPREAD = 1e-13
 
 
@@ -68,13 +68,13 @@ def variance(
     prompt have the same error. The array ``squares``, (q, U), has
     :math:`E \sum_i a_i^2` over the tokens i of each node.
     """
-    total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
+    total = np.einsum("qu,qu->q", attention, D) - 2.0 * loss
     if spread is not None:
         # e_u is the error of the node, without the spread of its tokens. So the spread
         # is taken out of both terms: E Σ_u a_u D_u contains the spread times E Σ_i a_i,
         # and twice the loss contains the spread times E Σ_i a_i², with sums over the
         # tokens i.
-        total -= np.einsum("qc,qc->q", attention - squares, spread)
+        total -= np.einsum("qu,qu->q", attention - squares, spread)
     return np.asarray(total)
 
 
@@ -97,6 +97,7 @@ def is_separated(
     """
     most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     most_attended = most_attended[attention[most_attended] > 0.0]
+    # A single node makes no pair.
     if len(most_attended) < 2:
         return False
     # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
@@ -142,9 +143,9 @@ def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
     has the larger weight, because the attention is at most 1 on u and at most ``ratio``
     on v (see `_shared_attention`). The spread of the tokens around e_u and e_v,
     D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with the same factors. The arrays are for the
-    compared nodes only.
+    compared nodes only; the result is (nodes, nodes).
     """
-    square = np.maximum(np.diagonal(C), 0.0)  # ‖e_u‖² = E|e_u|²
+    square = np.maximum(np.diagonal(C), 0.0)  # ‖e_u‖² = C_uu
     # ‖e_u - e_v‖² = ‖e_u‖² + ‖e_v‖² - 2 C_uv
     distance = np.sqrt(np.maximum(square[:, None] + square - 2.0 * C, 0.0))
     norm = np.sqrt(square)
@@ -171,8 +172,8 @@ def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Arra
 class _Pairs(NamedTuple):
     """Integrals over pairs of different tokens at nodes u and v, (U, U) each.
 
-    The factor ē is a sum over a *third* token, which is another token or one of the
-    pair.
+    The rows are for u, and the columns for v. The factor ē is a sum over a *third*
+    token, which is another token or one of the pair.
     """
 
     field: Array  # ∫ P''' b_u b_v (C b)_u, if the third token is another one
@@ -204,7 +205,7 @@ def gradient_by_pairs(
         pairs = _pairs_of_kinds(tokens, counts, form)
 
     C = _second_moments(np.arange(len(D)), len(D), form)
-    square = np.diagonal(C)
+    square = np.diagonal(C)  # C_uu
     spread = D - square
     spread = np.where(spread > ROUNDING_OF_SPREAD * D, spread, 0.0)
     twice = pairs.twice * ((square - C) + spread)  # the factor is D_v - C_uv
@@ -225,10 +226,11 @@ def _pairs_of_one_kind(
     # The derivatives of P with respect to the G of the only kind; order[0] is for the
     # only query.
     first, second, third = (order[0] for order in tokens.orders[0])
-    # The node with the largest P' b at each s has the most attention there. The entry
-    # of C b at this node is subtracted from all entries.
+    # The node with the largest P' b at each s has the most attention there, (1, J). The
+    # entry of C b at this node is subtracted from all entries.
     reference = np.argmax((first * b).real, axis=0)[None]
     fields = np.empty_like(tokens.b)
+    # Write C b to ``fields``. There are no other kinds.
     write_fields(tokens, counts, form, fields, None, reference)
     return _Pairs(field=(b * (third * fields[0])) @ b.T, twice=(second * b) @ (b * y).T)
 
@@ -246,16 +248,18 @@ def _pairs_of_kinds(
         first[count.rows] = orders.first[0]
         second[count.rows] = orders.second[0]
         third[count.rows] = orders.third[0]
-    # The node with the most attention at each s. The entry of C b at this node is
-    # subtracted from all entries.
+    # The node with the most attention at each s, (1, J). The entry of C b at this node
+    # is subtracted from all entries.
     reference = np.argmax((first * b).real, axis=0)[None]
     own_field = np.empty_like(tokens.b)
     other_field = np.zeros_like(tokens.b)
+    # At each node: the field C b of its own kind, and the sum of E[n] C b over all
+    # other kinds.
     write_fields(tokens, counts, form, own_field, other_field, reference)
 
     pairs = _Pairs(*np.empty((2, len(b), len(b)), dtype=b.dtype))
-    # The field C b of all tokens at a node u, from other kinds and from u's own kind,
-    # with the factor b_u and the derivatives of P.
+    # The field of all other tokens at a token at u, from other kinds and from u's own
+    # kind, with the factor b_u and the derivatives of P, (U, J).
     all_fields = b * (first * other_field[0] + second * own_field[0])
     field_of_kind = np.empty_like(tokens.b)
     for k, count in enumerate(counts):

@@ -44,8 +44,9 @@ def sphere_tokens(
 
     The tokens are uniform on the unit sphere in d dimensions. The nodes are
     Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the parameters of the risk
-    are the scores of the nodes. Tasks have the ``kernel``
-    :math:`k(c) = E f(x_i)f(x)`, with the zonal expansion
+    are the scores of the nodes. A prompt has N tokens. A task is a random function f on
+    the sphere. It has the ``kernel`` :math:`k(c) = E f(x_i)f(x)`, with an expansion in
+    the zonal (Gegenbauer) polynomials of degree l,
 
     .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .
 
@@ -81,6 +82,8 @@ def sphere_tokens(
     if rest_at_1 > SMALL * k_at_1:
         values = np.column_stack([values, rest / math.sqrt(rest_at_1)])
         target = np.append(target, math.sqrt(rest_at_1))
+    # Without P_0, a value has the mean square k(1) - a_0. Rounding may make the
+    # variance negative.
     variance = k_at_1 - a_0 - np.sum(values**2, axis=1)
     spread = np.maximum(variance, 0.0) + noise**2
     kind = Kind(N, probs, values=values, spread=spread)
@@ -103,8 +106,8 @@ def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -
     """Return the coefficients a_l = E[P_l k]/E[P_l²] of a kernel for l = 1, 2, ...
 
     ``P`` and ``k`` have the values of the polynomials, (l, U), and of the kernel, (U,),
-    at nodes with the probabilities ``probs``; a_0 is the mean of the kernel. A
-    coefficient that is smaller than its rounding error is set to zero.
+    at nodes with the probabilities ``probs``; ``k_at_1`` is k(1), and a_0 the mean of
+    the kernel. A coefficient that is smaller than its rounding error is set to zero.
     """
     mean_square = P**2 @ probs  # one over the number of harmonics of each degree
     a = np.divide(

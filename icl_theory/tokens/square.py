@@ -2,10 +2,11 @@ r"""The mean square of a softmax average over independent tokens, exactly.
 
 A prompt has n tokens, and n may be random. Each token is at node u with probability
 :math:`\pi_u`. At this node it has the weight :math:`w_u = e^{\theta_u}` in the average,
-with the score :math:`\theta_u`, and the error :math:`e_u`. With :math:`y_u = s w_u`,
-:math:`G = \sum_u \pi_u e^{-y_u}`, :math:`b_u = \pi_u y_u e^{-y_u}`,
-:math:`C_{uv} = E[e_u \cdot e_v]` and :math:`D_u = E|e_u|^2`, the mean square is a
-one-dimensional integral,
+with the score :math:`\theta_u`, and the error :math:`e_u`. Let
+:math:`C_{uv} = E[e_u \cdot e_v]` for two different tokens, at u and v, and
+:math:`D_u = E|e_u|^2` for one token. With :math:`y_u = s w_u`,
+:math:`G = \sum_u \pi_u e^{-y_u}` and :math:`b_u = \pi_u y_u e^{-y_u}`, the mean square
+is a one-dimensional integral,
 
 .. math:: E\Bigl|\frac{\sum w e}{\sum w}\Bigr|^2 = \int_0^\infty \Bigl[
     \varphi''(G)\, b^\top C b + \varphi'(G) \sum_u b_u y_u D_u\Bigr]\,
@@ -73,8 +74,8 @@ from icl_theory.tokens.tilted import (
 
 # A temporary array has about this many numbers, to stay in the processor's cache.
 BLOCK = 2**16
-# Share of a block that may go to nodes that a query does not need. A larger share makes
-# fewer blocks, with more superfluous work in each. The value is a rough choice.
+# Share of a block that may go to values of s that a query does not need. A larger share
+# makes fewer blocks, with more superfluous work in each. The value is a rough choice.
 LARGEST_UNNEEDED_SHARE = 1 / 8
 # An integral over this many numbers takes seconds, and shows its progress.
 LONG = 3e8
@@ -135,7 +136,7 @@ class Queries(NamedTuple):
     absent: list[Array]
 
     def of(self, index: NDArray[np.intp]) -> Queries:
-        """Return some of the queries."""
+        """Return the queries at the positions ``index`` of this set."""
         return Queries(
             self.number[index],
             self.log_w[index],
@@ -207,29 +208,31 @@ def over_queries(
     """
     queries = _queries(log_w, probs, D, counts, spread)
     scores = queries.log_w.T  # (U, Q), real
-    nodes = trapezoid(scores, lengths, step)
-    nodes = trimmed(nodes, scores, queries.probs.T, lengths)
+    full_rule = trapezoid(scores, lengths, step)
+    full_rule = trimmed(full_rule, scores, queries.probs.T, lengths)
+    needed = full_rule.needed  # number of values of s for each query
     U = len(scores)
-    order = np.argsort(-nodes.needed, kind="stable")
-    blocks: Iterable[NDArray[np.intp]] = _blocks(nodes.needed, order, U)
-    if U * float(nodes.needed.sum()) > LONG:
+    order = np.argsort(-needed, kind="stable")
+    blocks: Iterable[NDArray[np.intp]] = _blocks(needed, order, U)
+    if U * float(needed.sum()) > LONG:
         # At scores that are far apart, one evaluation may take minutes. `counted` shows
         # how many of the blocks are done.
         blocks = counted([*blocks], "blocks of queries")
-    parts = []
+    moments_of_blocks = []
     for index in blocks:
-        # Blocks follow ``order``, so the first query of a block needs the most nodes.
-        rule = nodes.first(nodes.needed[index[0]])
+        # Blocks follow ``order``, so the first query of a block needs the most values
+        # of s.
+        rule = full_rule.first(needed[index[0]])
         _check_memory(len(index), U, rule, is_complex=queries.turn is not None)
-        parts.append(integrate(queries.of(index), rule))
-    # Each field is joined from the fields of the parts, in the order of the blocks.
-    joined = Moments(*map(np.concatenate, zip(*parts, strict=True)))
-    # argsort inverts a permutation: this is the place of each query in ``order``.
-    place = np.argsort(order)
+        moments_of_blocks.append(integrate(queries.of(index), rule))
+    # Each field is joined from the same field of all blocks.
+    joined = Moments(*map(np.concatenate, zip(*moments_of_blocks, strict=True)))
+    # argsort inverts a permutation: this is the position of each query in ``order``.
+    position = np.argsort(order)
     return Moments(
-        loss=joined.loss[place],
-        gradient=joined.gradient[place].T,
-        attention=joined.attention[place].T,
+        loss=joined.loss[position],
+        gradient=joined.gradient[position].T,
+        attention=joined.attention[position].T,
     )
 
 
@@ -263,7 +266,7 @@ def _queries(
 
 
 def _check_memory(q: int, U: int, rule: Nodes, *, is_complex: bool) -> None:
-    """Refuse a block whose work arrays do not fit the memory."""
+    """Refuse a block of q queries whose work arrays do not fit in memory."""
     J = len(rule.log_s)
     # `_Workspace` has seven arrays. A complex workspace takes the space of 14 real
     # arrays, and is computed from two more real arrays, y and e^(-y) for the real parts
@@ -281,12 +284,13 @@ def _blocks(
 ) -> Iterator[NDArray[np.intp]]:
     """Split the queries into blocks that are integrated together.
 
-    In ``order``, queries are sorted by falling numbers of ``needed`` nodes. All queries
-    of a block use the nodes of its first query. A block fits the processor's cache, and
-    at most ``LARGEST_UNNEEDED_SHARE`` of the cache goes to nodes that a query does not
+    The array ``needed`` has the number of values of s that each query needs. In
+    ``order``, queries are sorted by falling numbers. All queries of a block use the
+    values of s of its first query. A block fits the processor's cache, and at most
+    ``LARGEST_UNNEEDED_SHARE`` of the cache goes to values of s that a query does not
     need.
     """
-    # A query has U numbers at each of its nodes.
+    # A query has U numbers at each value of s.
     needed_numbers: list[int] = (U * needed[order]).tolist()
     start = 0
     unneeded = 0
@@ -338,9 +342,9 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     # The integrand is the formula at the head of the module. The square of an average
     # is a product of two sums over tokens: ``pairs`` is for two different tokens, and
     # ``twice`` for one token that is in both sums. b·C b is a square, which rounding
-    # must not make negative. (Of complex numbers, `np.maximum` compares the real
-    # parts.)
-    pairs = np.maximum(np.einsum("qcj,qcj->qj", work.b, work.field), 0.0)
+    # must not make negative. (Of complex numbers, `np.maximum` compares the real parts
+    # first.)
+    pairs = np.maximum(np.einsum("quj,quj->qj", work.b, work.field), 0.0)
     twice = weighted(queries.D, work.b_y)
     integrand = orders.second * pairs + orders.first * twice
     derivative_in_G = orders.third * pairs + orders.second * twice

@@ -115,8 +115,10 @@ class ThreeStateCounts(CountLaw):
         # row sums, 24 T³ bytes, and the probabilities, 8 T³ bytes. Temporary arrays may
         # take twice as much again: 100 T³ bytes are enough.
         check_fits("T", self.T, 100.0 * float(self.T) ** 3)
-        # The kinds 0, 1, 2 stand for the symbols 0, 1, 2, and so do the next three.
-        set_fields(self, values=np.tile(np.eye(3), (2 + self.first, 1)))
+        # The kinds 0, 1, 2 stand for the symbols 0, 1, 2, and so do the next three and,
+        # with ``first``, the last three.
+        triples = 3 if self.first else 2
+        set_fields(self, values=np.tile(np.eye(3), (triples, 1)))
 
     @cached_property
     def table(self) -> Table:
@@ -233,12 +235,12 @@ class ThreeStateCounts(CountLaw):
         size = prompts_to_draw(rng, size, numbers=6.0 * self.T)
         chains = rng.dirichlet(np.full(3, self.concentration), (size, 3))
         cumulated = np.cumsum(chains, axis=2)
-        sequence = np.arange(size)
+        index = np.arange(size)  # of each sequence
         symbols = np.empty((size, self.T + 1), dtype=np.intp)
         symbols[:, 0] = rng.integers(0, 3, size)
         for t, draws in enumerate(rng.random((self.T, size))):
             # Each uniform number falls into the interval of one symbol.
-            symbols[:, t + 1] = chosen(draws, cumulated[sequence, symbols[:, t]])
+            symbols[:, t + 1] = chosen(draws, cumulated[index, symbols[:, t]])
         symbols = self._renamed(symbols)
         tokens = symbols[:, : self.T]
         follows_query = tokens[:, :-1] == 0
@@ -343,9 +345,10 @@ class _RowLaws(NamedTuple):
         result, (r2, T, T), has for each row sum ``r2`` the part of this sum for each
         pair of sums of the two rows in the columns 1 and 2.
         """
-        to_0, to_1, to_2 = self.spectra
+        to_0, to_1, to_2 = self.spectra  # a spectrum for each row sum
         # C = a_0 (b_0 + b_1) + a_2 b_0, as at the head of the module, with a in row 1
-        # and b in row 2.
+        # and b in row 2. Counts of both rows sum to less than T, so the T points of the
+        # transform are enough for the convolution.
         spectrum_of_C = to_0[r1] * (to_0[r2] + to_1[r2]) + to_2[r1] * to_0[r2]
         T = self.probability.shape[1]
         # The mean of C is not negative, but rounding may leave small negative numbers.

@@ -99,9 +99,9 @@ def tilted(
     """Return the factors of the integrand that belong to tokens.
 
     The arrays ``y`` and ``b`` are (q, U, J), and ``generating_functions`` has G and
-    ln G of each kind. The ``rule_weights``, (J,), are those of the quadrature rule over
-    s. If there are several kinds, the array ``b`` is overwritten: it is divided by the
-    G of each kind.
+    ln G of each kind. The ``rule_weights``, (J,), are the weights of the quadrature
+    rule over s. If there are several kinds, the array ``b`` is overwritten: it is
+    divided by the G of each kind.
     """
     if len(counts) == 1:
         mean, log = generating_functions[0]
@@ -245,6 +245,7 @@ def balance(*terms: Array) -> Balanced:
     their terms.
     """
     gradient: Array = terms[0]
+    # Positive even if all terms are zero, because its sum is a divisor below.
     size: Array = np.abs(terms[0]) + SMALLEST
     for term in terms[1:]:
         gradient = gradient + term

@@ -4,6 +4,9 @@ r"""A whole two-layer attention-only transformer on sampled Markov sequences.
 transformer. This module uses no formula of an exact loss. It computes the attention
 position by position in sequences that are drawn at random. The gradient comes from an
 explicit backward pass.
+
+In the subscripts of einsum, b is a sequence, t a position and m a lag, and x, y and z
+are coordinates of embeddings, of outputs or of the stream.
 """
 
 from __future__ import annotations
@@ -76,8 +79,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         The parameters: (r, b), or all of (r, C, V₁, Q, V₂), flat.
     objective : {"square", "log"}
         :math:`\tfrac12|o - P_q|^2` or :math:`-\sum_y P_{qy}\ln o_y`, with the law P_q
-        of the next symbol. The log loss needs a sink. With this loss V₂ is not trained,
-        so that o remains a vector of probabilities.
+        of the symbol after the last symbol, :math:`q = x_T`. The log loss needs a sink.
+        With this loss V₂ is not trained, so that o remains a vector of probabilities.
     sink : float, optional
         Score of one more token in the second layer. The token stands for all symbols in
         equal parts.
@@ -228,7 +231,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         matrices = self._matrices(params)
         symbols, law = self._symbols(prompts)
         state = self._forward(matrices, symbols)
-        losses, d_output = self._loss(state, law)  # d_output: derivatives in o, (B, k)
+        # d_output: derivatives with respect to o, (B, k)
+        losses, d_output = self._loss(state, law)
         gradient = self._backward(matrices, symbols, state, d_output)
         if self.trained == "reduction":
             # All diagonal entries of this block are b, so the derivative with respect
@@ -249,7 +253,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         k = self.chains.symbols
         windows = prompts.windows
         lags = np.arange(self.chains.window)
-        # The symbols are the digits of a window's number in base k, the last one first.
+        # The symbols of a window are the digits of its number in base k. The last digit
+        # is the symbol of the position itself.
         symbols = np.eye(k)[windows[:, :, None] // k**lags % k]
         return symbols, self.chains.transitions[prompts.chain, windows[:, -1] % k]
 
@@ -273,8 +278,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         mixture = np.einsum("btm,btmy->bty", a, symbols)
         stream = np.concatenate([own_symbols, mixture @ matrices.carried.T], axis=2)
         # The second layer: attention of the last position over all positions.
-        question = stream[:, -1] @ matrices.matching  # X_Tᵀ Q
-        scores = np.einsum("bz,btz->bt", question, stream)
+        query_vector = stream[:, -1] @ matrices.matching  # X_Tᵀ Q
+        scores = np.einsum("bz,btz->bt", query_vector, stream)
         # The score -inf stands for a sink that is not there.
         sink = np.full(len(scores), -np.inf if self.sink is None else self.sink)
         attention, _ = softmax(np.column_stack([scores, sink]))
@@ -283,7 +288,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         mean = np.einsum("bt,btz->bz", A, stream)
         # The sink stands for all symbols in equal parts.
         output = mean @ matrices.values.T + on_sink / self.chains.symbols
-        return _State(a, mixture, stream, question, A, mean, output)
+        return _State(a, mixture, stream, query_vector, A, mean, output)
 
     def _backward(
         self, matrices: Matrices, symbols: Array, state: _State, d_output: Array
@@ -302,13 +307,13 @@ class TwoLayerTransformer(Trainer[Sequences]):
         d_A = np.einsum("bz,btz->bt", d_mean, stream)
         mean_d_A = np.sum(d_output * state.output, axis=1, keepdims=True)
         d_scores = state.A * (d_A - mean_d_A)
-        d_question = np.einsum("bt,btz->bz", d_scores, stream)
+        d_query_vector = np.einsum("bt,btz->bz", d_scores, stream)
         d_stream = (
             state.A[:, :, None] * d_mean[:, None]
-            + d_scores[:, :, None] * state.question[:, None]
+            + d_scores[:, :, None] * state.query_vector[:, None]
         )
         # The last position enters a second time, as the query of the scores.
-        d_stream[:, -1] += d_question @ matrices.matching.T
+        d_stream[:, -1] += d_query_vector @ matrices.matching.T
         d_h = d_stream[:, :, k:]
         # First softmax: dL/dscore_j = a_j (d_a_j - Σ_i a_i d_a_i) at each position.
         d_a = np.einsum("bty,btmy->btm", d_h @ matrices.carried, symbols)
@@ -325,7 +330,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
                 "btx,btm,btmy->xy", own_symbols, d_lags, symbols, optimize=True
             ),
             carried=np.einsum("bty,btz->yz", d_h, state.mixture),
-            matching=stream[:, -1].T @ d_question,
+            matching=stream[:, -1].T @ d_query_vector,
             values=d_values,
         )
 
@@ -336,7 +341,7 @@ class _State(NamedTuple):
     a: Array  # attention of the first layer on the lags, (B, T, m)
     mixture: Array  # Σ_j a_tj e_{x_{t-j}}, (B, T, k)
     stream: Array  # X, (B, T, 2k)
-    question: Array  # X_Tᵀ Q, (B, 2k)
+    query_vector: Array  # X_Tᵀ Q, (B, 2k)
     A: Array  # attention of the second layer, (B, T)
     mean: Array  # Σ_t A_t X_t, (B, 2k)
     output: Array  # o, (B, k)

@@ -450,7 +450,7 @@ class Representation(Family):
     output: str = parameter(
         "head",
         kind=Word(words=("head", "token")),
-        meaning="output weights: one a head, or one a head and token",
+        meaning="output weights: one for each head, or one for each head and token",
     )
     answers: str = parameter(
         "clean",

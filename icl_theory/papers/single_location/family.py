@@ -571,7 +571,7 @@ class SingleLocation(Family):
     projection: str = parameter(
         "none",
         kind=Word(words=("none", "spheres")),
-        meaning="where k and v are after each step",
+        meaning="projection of k and v after each step",
     )
     first: float | None = parameter(
         None, kind=Fraction(optional=True), meaning="probability of the first position"

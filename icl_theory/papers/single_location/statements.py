@@ -4,9 +4,12 @@ The functions that are decorated with `row` or `identity` are rows of the audit:
 docstrings are the statements, and ``quick`` asks for a smaller measurement. `LOCATION`
 says which statement of the papers each row tests.
 
-The mean of the informative token has the direction k*, and its label is read along v*.
-Attention has the scores k·X and the values v·X of the tokens X. The overlaps are
-κ = k·k*, ν = v·v*, θ = v·k*, η = k·v* and ρ = k·v, in this order.
+One of the N tokens of a prompt is informative. Its mean is √snr k* with a unit vector
+k*, and its deviation in each coordinate is γ. All other tokens are standard normal. The
+label is the coordinate of the informative token along a unit vector v*, plus noise of
+the deviation σ. Attention has the scores k·X and the values v·X of the tokens X; "erf"
+and "linear" attention multiply the scores by λ. The array ``overlaps`` of a run has the
+overlaps κ = k·k*, ν = v·v*, θ = v·k*, η = k·v* and ρ = k·v, in this order.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ def manifold(quick: bool) -> Errors:
     """
     rng = np.random.default_rng(0)
     for attention in ("erf", "linear"):
+        # With the start "sphere" the risk is a function of all coordinates of k and v.
         problem = PUBLISHED.changed(
             attention=attention, start="sphere", N=3 if quick else 10
         )
@@ -72,31 +76,31 @@ def on_the_manifold(quick: bool) -> Claim:
     that takes ~ ln d steps
     """
     end_overlaps = []
-    escapes = []
+    mean_escape_steps = []  # for each d
     for d in (10**2, 10**4, 10**6):
         escape_steps = []
         for seed in range(1 if quick else 4):
             run = PUBLISHED.changed(seed=seed, d=d).simulate()
             kappa_and_nu = run.observed["overlaps"][:, :2]
             end_overlaps.append(kappa_and_nu[-1])
-            # The first saved state with κν > ¼. At the start κν is near 0, and it tends
-            # to 1. Any number well between them would do.
-            escape = np.argmax(kappa_and_nu.prod(axis=1) > 0.25)
-            escape_steps.append(run.t[escape])
-        escapes.append(float(np.mean(escape_steps)))
+            # argmax() gives the first saved state with κν > ¼. At the start κν is near
+            # 0, and it tends to 1. Any limit well between 0 and 1 would do.
+            first_state = np.argmax(kappa_and_nu.prod(axis=1) > 0.25)
+            escape_steps.append(run.t[first_state])
+        mean_escape_steps.append(float(np.mean(escape_steps)))
     sizes = np.abs(end_overlaps)
     have_equal_signs = min(np.prod(end_overlaps, axis=1)) > 0.0
-    # If escapes grow like ln d, each factor of 100 in d adds the same number of steps.
-    # If they grew like a power of d, the second rise would be several times the first.
-    # The bound allows for the error that few starts leave.
-    first_rise, second_rise = np.diff(escapes)
+    # If the number of steps grows like ln d, each factor of 100 in d adds the same
+    # number. If it grew like a power of d, the second rise would be several times the
+    # first. The bound allows for the error that few starts leave.
+    first_rise, second_rise = np.diff(mean_escape_steps)
     is_logarithmic = abs(second_rise / first_rise - 1.0) < 0.5
     return Claim.of(
         sizes.min() > 0.99 and have_equal_signs and is_logarithmic,
         "N = 10, snr = 200, γ = 0.71, λ = 0.1, η = 0.5, d = 1e2, 1e4, 1e6,"
         f" {len(sizes)} starts, 1e9 steps",
         f"|κ|, |ν| {span(sizes.ravel(), '.4f')}; κν > 1/4 after"
-        f" {listed(escapes, '.0f')} steps on average",
+        f" {listed(mean_escape_steps, '.0f')} steps on average",
     )
 
 
@@ -109,10 +113,12 @@ def off_the_manifold(quick: bool) -> Claim:
     # end. The two starts of the quick audit need fewer steps.
     steps = 2 * 10**4 if quick else 10**6
     base = PUBLISHED.changed(start="sphere", max_steps=steps)
-    # The starts with the seeds 2 and 3 soon leave the plateau, one towards each end.
+    # The runs with the seeds 2 and 3 soon leave the plateau near their start, one
+    # towards each of the two ends.
     seeds = (2, 3) if quick else range(8)
     runs = [base.changed(seed=seed).simulate() for seed in seeds]
     overlaps = np.abs([run.observed["overlaps"][-1] for run in runs])
+    # |ν| and |η| of each run.
     _, v_with_v_star, _, k_with_v_star, _ = overlaps.T
     losses = np.array([run.loss[-1] for run in runs])
     # At the end of a run one of the two overlaps is nearly 1, and the other far from 1.
@@ -141,8 +147,10 @@ def least_erf(problem: SingleLocation) -> float:
     The search is over λ from e^-7 to e^2, cautious bounds around the best λ of all
     problems in this module.
     """
+    # With the start "sphere" the parameters are k and v, (2, 4), and the first two axes
+    # are k* and v*.
     base = problem.changed(attention="erf", start="sphere")
-    solution = np.eye(2, 4)  # k along the first axis, v along the second
+    solution = np.eye(2, 4)  # k = k* and v = v*
 
     def loss(log_scale: float) -> float:
         """Return the loss with the factor λ = exp(``log_scale``) of the scores."""
@@ -152,7 +160,7 @@ def least_erf(problem: SingleLocation) -> float:
 
 
 def least_softmax(problem: SingleLocation) -> float:
-    """Return the Bayes risk, which softmax attains."""
+    """Return the Bayes risk of a problem with γ = 1, which softmax attains."""
     return problem.risk().floor()
 
 
@@ -175,6 +183,8 @@ def least_linear(problem: SingleLocation) -> float:
     )
     moments = informative_moments + other_tokens * np.eye(2)
     label_moments = variance * np.array([1.0, mean_score])
+    # With the moments M and the label moments m, the least loss of the fit is
+    # ½(E[label²] - mᵀM⁻¹m).
     explained = label_moments @ np.linalg.solve(moments, label_moments)
     return 0.5 * float(variance + problem.noise**2 - explained)
 
@@ -187,7 +197,7 @@ def many_dimensions(quick: bool) -> Claim:
     dimensions = (10**2, 10**3, 10**4)
     N = 4 if quick else 10
     losses = [least_erf(PUBLISHED.changed(snr=d / 2.0, N=N)) for d in dimensions]
-    # Each factor of 10 in d divides the loss by 4.7 or more.
+    # Each factor of 10 in d divides the loss by 4.6 or more.
     is_falling = all(
         before > 4.0 * after for before, after in itertools.pairwise(losses)
     )
@@ -261,15 +271,17 @@ def positions(quick: bool) -> Claim:
     """if one position is likelier than the others, training learns both semantic and
     positional attention, from a start with either of them alone
     """
-    shares = (0.5,) if quick else (0.2, 0.5, 0.9)
+    first_probabilities = (0.5,) if quick else (0.2, 0.5, 0.9)
     N, snr = (3, 1.0) if quick else (4, 4.0)
-    # Parameters (κ, κ', ν, ν', b): attention that depends only on the position, with a
-    # large bias b, and attention that depends only on k*, with a large κ.
+    # The parameters are (κ, κ', ν, ν', b), with the coordinates κ' of k orthogonal to k*
+    # and ν' of v orthogonal to v*, and the bias b of the first position. The positional
+    # start has attention that depends only on the position, with a large b. The
+    # semantic start has attention that depends only on k*, with a large κ.
     positional = (0.0, 0.0, 1.0, 0.0, 4.0)
     semantic = (3.0, 0.0, 1.0, 0.0, 0.0)
     distances = []
-    for share in shares:
-        problem = SingleLocation(N=N, snr=snr, first=share)
+    for probability in first_probabilities:
+        problem = SingleLocation(N=N, snr=snr, first=probability)
         for start in (positional, semantic):
             end = minimum(problem.risk().evaluate, start)
             distances.append(float(np.abs(end - problem.bayes()).max()))
@@ -277,8 +289,8 @@ def positions(quick: bool) -> Claim:
         # `minimum` ends at a gradient of 1e-9. At this gradient the parameters still
         # have an error, for which the bound leaves room.
         max(distances) < 1e-5,
-        f"N = {N}, snr = {snr:g}, first position with probability {listed(shares)};"
-        " from"
+        f"N = {N}, snr = {snr:g}, first position with probability"
+        f" {listed(first_probabilities)}; from"
         " attention to it, or to k*, alone",
         f"(κ, ν, b) off the Bayes predictor's by less than {decade(max(distances))}",
     )

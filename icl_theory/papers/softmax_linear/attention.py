@@ -44,7 +44,7 @@ LONGEST = 10**15
 STEP = 0.25
 # Largest spacing of the nodes in t, in standard deviations of the scores. This spacing
 # is finer than necessary: twice this spacing has the same error, and three times this
-# spacing an error of up to 1e-10.
+# spacing has a relative error of up to 2e-10.
 NORMAL_STEP = 0.3
 # Scores are cut off where their normal density has fallen to e^(-½ · 80) / N³ =
 # 4e-18 / N³ of its maximum.
@@ -53,7 +53,7 @@ TAIL_EXPONENT = 80.0
 # the integral that is left out is of the order e^-40, relative to a moment.
 LOWEST_EXPONENT = -20.0
 # The integral ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) =
-# 3e-65.
+# 4e-65.
 HIGHEST_EXPONENT = 5.0
 # exp(-e^10) is zero in float64. If the exponent ln s + t of s e^t is above 10, it is
 # cut to 10, because powers of s e^t would overflow.
@@ -169,35 +169,35 @@ def moments_at(N: int, v: float, spacing_factor: float = 1.0) -> WeightMoments:
 def _integrals(N: int, v: float, spacing_factor: float) -> Array:
     """Return S_2, S_3 and S_22 by two trapezoid rules, (3,)."""
     deviation = math.sqrt(v)
-    # Scores beyond ``highest`` have a probability of 1e-17 / N³, which is negligible,
-    # because no moment is below 1 / N².
+    # Scores beyond ``highest`` in size have a probability below 1e-18 / N³. This is
+    # negligible, because no moment is below 1 / N².
     highest = deviation * math.sqrt(TAIL_EXPONENT + 6.0 * math.log(N))
     t_step = spacing_factor * min(STEP, NORMAL_STEP * deviation)
     t = np.arange(-highest, highest, t_step)
-    # Probabilities of the nodes: the normal density times the spacing.
-    normal = t_step / deviation * np.exp(-0.5 * (t / deviation) ** 2)
-    normal /= math.sqrt(2.0 * math.pi)
+    # Probabilities of the nodes in t: the normal density times the spacing.
+    t_probs = t_step / deviation * np.exp(-0.5 * (t / deviation) ** 2)
+    t_probs /= math.sqrt(2.0 * math.pi)
     log_s_step = STEP * spacing_factor
     lowest_log_s = -highest + LOWEST_EXPONENT - math.log(N)
     log_s = np.arange(lowest_log_s, highest + HIGHEST_EXPONENT, log_s_step)
     total = np.zeros(3)
     # Each block is a slice of the nodes in ln s, with at most BLOCK pairs (s, t).
     for block in blocks(log_s.size, t.size, BLOCK):
-        total += _integrands(N, log_s[block], t, normal).sum(axis=1)
+        total += _integrands(N, log_s[block], t, t_probs).sum(axis=1)
     return log_s_step * total
 
 
-def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
+def _integrands(N: int, log_s: Array, t: Array, t_probs: Array) -> Array:
     """Return the integrands of S_2, S_3 and S_22 over ln s at S nodes, (3, S).
 
-    The integrands have one factor s more than those with respect to s, because
-    ds = s d ln s.
+    The integrals of `weight_moments` are over s. Their integrands get one more factor
+    s, because ds = s d ln s. ``t_probs``, (T,), has the probabilities of the T scores.
     """
-    # ln(s e^t) for each pair of a node in ln s and one of T scores t, (S, T).
+    # ln(s e^t) for each pair of a node in ln s and a score t, (S, T).
     exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
     s_e_t = np.exp(exponent)
     decay = np.exp(-s_e_t)
-    log_phi0 = _log_phi0(s_e_t, decay, normal)
+    log_phi0 = _log_phi0(s_e_t, decay, t_probs)
     all_but_one = np.exp((N - 1) * log_phi0)  # φ_0^(N - 1)
     all_but_two = np.exp((N - 2) * log_phi0)  # φ_0^(N - 2)
     # In a long prompt both powers underflow to zero for most s. Each term of the
@@ -208,12 +208,12 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     all_but_two = all_but_two[is_positive]
     # s^k φ_k, the mean of (s e^t)^k exp(-s e^t) over t, (S,) each. Each power is the
     # one before it times s e^t, because NumPy computes cubes by a slow general power.
-    weight = s_e_t**2 * decay[is_positive]
-    s2_phi2 = weight @ normal
-    weight *= s_e_t
-    s3_phi3 = weight @ normal
-    weight *= s_e_t
-    s4_phi4 = weight @ normal
+    power_times_decay = s_e_t**2 * decay[is_positive]
+    s2_phi2 = power_times_decay @ t_probs
+    power_times_decay *= s_e_t
+    s3_phi3 = power_times_decay @ t_probs
+    power_times_decay *= s_e_t
+    s4_phi4 = power_times_decay @ t_probs
     integrands = np.zeros((3, log_s.size))
     integrands[:, is_positive] = [
         N * s2_phi2 * all_but_one,
@@ -223,17 +223,18 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     return integrands
 
 
-def _log_phi0(s_e_t: Array, decay: Array, normal: Array) -> Array:
+def _log_phi0(s_e_t: Array, decay: Array, t_probs: Array) -> Array:
     """Return ln φ_0 at S nodes s, (S,), from s e^t and exp(-s e^t), (S, T) each.
 
     For small s, φ_0 is so near 1 that it has lost the digits of 1 - φ_0. Then ln φ_0 is
-    computed as log1p(-(1 - φ_0)), and otherwise as log(φ_0). Both forms are exact to
-    rounding at φ_0 = ½, where one replaces the other.
+    computed as log1p(-(1 - φ_0)), with 1 - φ_0 as the mean of 1 - exp(-s e^t) over t.
+    Otherwise it is computed as log(φ_0). Both forms are exact to rounding at φ_0 = ½,
+    where one replaces the other.
     """
-    phi0 = np.maximum(decay @ normal, SMALLEST)
+    phi0 = np.maximum(decay @ t_probs, SMALLEST)
     log_phi0 = np.log(phi0)
     is_near_one = phi0 > 0.5
-    one_minus_phi0 = -np.expm1(-s_e_t[is_near_one]) @ normal
+    one_minus_phi0 = -np.expm1(-s_e_t[is_near_one]) @ t_probs
     log_phi0[is_near_one] = np.log1p(-one_minus_phi0)
     return log_phi0
 
@@ -242,7 +243,7 @@ class _LinearOutput(NamedTuple):
     """The parts of the output for infinitely many tokens, and the score variance."""
 
     constant: Array  # V m, (e,)
-    slope: Array  # V Γ u, (e,)
+    shift: Array  # V Γ u, (e,)
     score_variance: float  # v = uᵀΓu
 
 
@@ -250,7 +251,8 @@ class _LinearOutput(NamedTuple):
 class GaussianAttention:
     r"""Softmax attention of a query over N normal tokens of any covariance.
 
-    With :math:`x_i \sim \mathcal N(m, \Gamma)`,
+    For the query z, the matrices K of keys and Q of queries, and the tokens
+    :math:`x_i \sim \mathcal N(m, \Gamma)`, the output is
 
     .. math:: T_N(z) = V\sum_i p_ix_i, \qquad p_i \propto e^{u^\top x_i}, \qquad
         u = K^\top Qz
@@ -321,7 +323,7 @@ class GaussianAttention:
     def _linear_output(self, u: ArrayLike) -> _LinearOutput:
         """Return V m, V Γ u and the variance of the scores.
 
-        Refuse a vector u with a variance above `LARGEST_VARIANCE`.
+        Refuse a vector u with a score variance above `LARGEST_VARIANCE`.
         """
         # The constructor has set both defaults.
         assert self.mean is not None
@@ -339,14 +341,14 @@ class GaussianAttention:
             )
         return _LinearOutput(
             constant=self.value @ self.mean,
-            slope=self.value @ covariance_u,
+            shift=self.value @ covariance_u,
             score_variance=variance,
         )
 
     def limit(self, u: ArrayLike) -> Array:
         r"""Return the output for infinitely many tokens, :math:`V(m + \Gamma u)`."""
         output = self._linear_output(u)
-        return np.asarray(output.constant + output.slope)
+        return np.asarray(output.constant + output.shift)
 
     def mean_output(self, u: ArrayLike, N: int) -> Array:
         r"""Return the mean output of N tokens, :math:`V(m + (1 - S_2)\Gamma u)`.
@@ -364,10 +366,12 @@ class GaussianAttention:
         """
         output = self._linear_output(u)
         squares = weight_moments(N, output.score_variance).squares
-        return np.asarray(output.constant + (1.0 - squares) * output.slope)
+        return np.asarray(output.constant + (1.0 - squares) * output.shift)
 
     def error(self, u: ArrayLike, N: int) -> float:
         r"""Return the mean squared distance of the output from its limit.
+
+        The limit is :math:`T_\infty = V(m + \Gamma u)`, and
 
         .. math:: E|T_N - T_\infty|^2 = S_2\,\mathrm{tr}\,V\Gamma V^\top
             + (S_2 - 6S_3 + 6S_{22})\,|V\Gamma u|^2
@@ -383,24 +387,25 @@ class GaussianAttention:
         -------
         float
         """
-        _, slope, variance = self._linear_output(u)
+        _, shift, variance = self._linear_output(u)
         moments = weight_moments(N, variance)
-        slope_square = float(slope @ slope)
-        return self._value_variance * moments.squares + moments.spread * slope_square
+        shift_square = float(shift @ shift)
+        return self._value_variance * moments.squares + moments.spread * shift_square
 
     def leading_error(self, u: ArrayLike, N: int) -> float:
         r"""Return the leading term of `error` for long prompts.
 
-        It is :math:`\frac{e^v}N(\mathrm{tr}\,V\Gamma V^\top + |V\Gamma u|^2)`.
+        It is :math:`\frac{e^v}N(\mathrm{tr}\,V\Gamma V^\top + |V\Gamma u|^2)` with the
+        score variance :math:`v = u^\top\Gamma u`.
         """
-        _, slope, variance = self._linear_output(u)
+        _, shift, variance = self._linear_output(u)
         N = integer("N", N, minimum=1, maximum=LONGEST)
-        slope_square = float(slope @ slope)
-        return math.exp(variance) / N * (self._value_variance + slope_square)
+        shift_square = float(shift @ shift)
+        return math.exp(variance) / N * (self._value_variance + shift_square)
 
     @property
     def _value_variance(self) -> float:
-        """The variance of the value of one token, tr VΓVᵀ."""
+        """The variance of the value Vx of one token x, summed over entries: tr VΓVᵀ."""
         assert self.value is not None  # the constructor has set the default
         return float(np.sum(self.value * (self.value @ self.covariance)))
 

@@ -35,7 +35,7 @@ from icl_theory.papers.softmax_linear.attention import (
 # together have a probability below 1e-20, for every d.
 REACH = 8.5
 # Number of nodes of the Gauss-Legendre rule over the length of a whitened query. They
-# are enough for an error of 1e-11.
+# are enough for a relative error of 1e-11.
 LENGTH_NODES = 40
 # The lower end of the search for the least risk, as a value of a√d, the standard
 # deviation of the scores of a query of typical length. The best a√d is about 1 in high
@@ -48,7 +48,7 @@ SEARCH_ACCURACY = 1e-9
 
 
 class QueryMeans(NamedTuple):
-    """Means of moments of the weights over queries.
+    """Means over queries of the moments of the weights.
 
     The length of the whitened query is r, and ρ = r²/d has the mean 1.
     """
@@ -168,7 +168,7 @@ class HeadRisk:
         return _query_means(self.d, self.N, scale, self.nodes)
 
     def risk(self, a: float, b: float) -> float:
-        """Return half of the mean squared error for the noiseless answer.
+        """Return half of the mean squared distance from the answer without noise.
 
         The four terms are in the order of the formula of the class.
 
@@ -255,7 +255,8 @@ def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
     middle = math.sqrt(d)
     low = max(0.0, middle - REACH)
     high = middle + REACH
-    # The Gauss-Legendre rule is for [-1, 1].
+    # The points of the Gauss-Legendre rule are in [-1, 1]. They are mapped to
+    # [low, high].
     points, weights = np.polynomial.legendre.leggauss(nodes)
     lengths = low + 0.5 * (high - low) * (points + 1.0)
     # The density of χ_d is proportional to r^(d - 1) e^(-r²/2). It is divided by its
@@ -264,9 +265,10 @@ def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
     probability = weights * np.exp(log_density - log_density.max())
     probability /= probability.sum()
     rho = lengths**2 / d
-    moments = [moments_at(N, (a * length) ** 2) for length in lengths.tolist()]
-    squares = np.array([moment.squares for moment in moments])
-    spread = np.array([moment.spread for moment in moments])
+    # The scores of a query of length r have the variance a²r².
+    all_moments = [moments_at(N, (a * length) ** 2) for length in lengths.tolist()]
+    squares = np.array([moments.squares for moments in all_moments])
+    spread = np.array([moments.spread for moments in all_moments])
     return QueryMeans(
         squares=float(probability @ squares),
         squares_by_length=float(probability @ (squares * rho)),

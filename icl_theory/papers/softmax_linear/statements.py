@@ -7,7 +7,8 @@ docstrings are the statements, and ``quick`` asks for a smaller measurement.
 Attention averages N normal tokens of the mean m and the covariance Γ in d dimensions,
 with the value matrix V. The weights p are the softmax of scores uᵀx of the variance v,
 and S₂ = E Σp², S₃ = E Σp³, S₂₂ = E (Σp²)². For N → ∞ the output tends to V(m + Γu). The
-head of in-context regression has the scores a xᵀΣ⁻¹x_i and the output weight b.
+head of in-context regression has the scores a xᵀΣ⁻¹x_i for the query x, and the output
+weight b. Tokens x_i and queries have the covariance Σ.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def _normal_grid(axes: int, step: float) -> _Grid:
     """Return a grid whose nodes have the spacing ``step`` along each of the axes."""
     nodes = np.arange(-GRID_REACH, GRID_REACH + step, step)
     density = np.exp(-0.5 * nodes**2)
-    coordinates = np.meshgrid(*[nodes] * axes, indexing="ij")
+    nodes_of_axes = [nodes] * axes
+    coordinates = np.meshgrid(*nodes_of_axes, indexing="ij")
     probabilities = np.ones(coordinates[0].shape)
     for axis in range(axes):
         # The density along this axis, as an array of length 1 along all other axes.
@@ -112,9 +114,10 @@ def by_grid(
     # Γ = factor factorᵀ. Rounding may have made an eigenvalue of zero negative.
     eigenvalues, eigenvectors = np.linalg.eigh(attention.covariance)
     factor = eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))
-    normal, probabilities = _normal_grid(N * d, step)
-    x = attention.mean + normal.reshape(-1, N, d) @ factor.T
-    weights = np.exp(x @ u)
+    # A point of the grid is a prompt: d standard normal numbers for each of N tokens.
+    points, probabilities = _normal_grid(N * d, step)
+    x = attention.mean + points.reshape(-1, N, d) @ factor.T
+    weights = np.exp(x @ u)  # (points, N)
     weights /= weights.sum(axis=1, keepdims=True)
     output = np.einsum("pn,pnd->pd", weights, x) @ attention.value.T
     squared_distance = np.sum((output - attention.limit(u)) ** 2, axis=1)
@@ -131,7 +134,7 @@ def error(quick: bool) -> Errors:
     """
     rng = np.random.default_rng(0)
     problems = 6 if quick else 200
-    # A grid has N d axes. With these sizes it has three axes at most.
+    # Pairs (d, N). A grid has N d axes. With these sizes it has three axes at most.
     sizes = ((1, 2), (1, 3), (2, 1))
     for problem in range(problems):
         d, N = sizes[problem % len(sizes)]
@@ -195,10 +198,10 @@ def samples(quick: bool) -> Claim:
         # Samples need no grid, so the variance of the scores may be larger than 1. Here
         # the variance is up to 1.5².
         u = 1.5 * direction
-        sampled = sampled_distances(attention, u, N, prompts, rng)
+        squared_distances = sampled_distances(attention, u, N, prompts, rng)
         # The distance of the mean of the samples from the exact mean, in standard
         # errors.
-        z = deviations(sampled, attention.error(u, N))
+        z = deviations(squared_distances, attention.error(u, N))
         largest_z = max(largest_z, float(z))
     return Claim.of(
         largest_z < MOST_STANDARD_ERRORS,
@@ -408,7 +411,7 @@ class FlowEnd(NamedTuple):
 
 
 def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> FlowEnd:
-    """Follow the gradient flow of A and b from A = start/√d I and b = start.
+    """Follow the gradient flow of A and b for Σ = I from A = start/√d I and b = start.
 
     The start is balanced: the Frobenius norm of A is b. The flow ends at the time
     ``time``. A coarse flow is for short times, and has an error of up to 1 %.
@@ -436,6 +439,7 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
         # equations. A short flow does not reach the valley, so RK45 is good enough.
         method="RK45" if is_coarse else "LSODA",
         t_eval=[time],
+        # Both a and b stay above 0.1, so that the relative accuracy decides.
         rtol=accuracy,
         atol=0.01 * accuracy,
         # For a short time one step is often accurate enough, so the first step that is

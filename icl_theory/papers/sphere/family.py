@@ -1,8 +1,8 @@
 """In-context regression on the unit sphere, as a family.
 
 The attention is a softmax with one trained number, the inverse temperature κ. `Sphere`
-holds the parameters of the problem; its risk is a `SphereRisk`, which is built from the
-covariance of the tasks, `kernel`, as a function of the cosine c of two inputs.
+holds the parameters of the problem; its risk is a `SphereRisk`, which is built from
+`kernel`, the covariance of the tasks as a function of the cosine c of two inputs.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ def kernel(task: str, L: float, c: Array) -> Array:
 class Sphere(Family):
     r"""In-context regression on the unit sphere with softmax attention.
 
+    A prompt has N pairs of an input :math:`x_i` and a label :math:`y_i`, which is
+    :math:`f(x_i)` plus noise. The prediction for the query x is
+
     .. math:: \hat y = \sum_i y_i\,\mathrm{softmax}_i(\kappa x_i^\top x)
 
     Parameters
@@ -82,7 +85,7 @@ class Sphere(Family):
         Pairs in a prompt.
     L : float
         Lipschitz constant of the tasks, in root mean square. Linear and ReLU tasks have
-        :math:`Ef^2 = L^2`.
+        :math:`Ef^2 = L^2`, and cosine tasks have :math:`Ef^2 = 1`.
     noise : float
         Standard deviation of the label noise, label units.
     start : float
@@ -165,7 +168,7 @@ class Sphere(Family):
             raise argument_error(
                 "L", self.L, f"at most {LARGEST_L_OF_COSINE:g} for cosine tasks"
             )
-        covariance = partial(kernel, self.task, self.L)
+        covariance = partial(kernel, self.task, self.L)  # a function of c alone
         risk = SphereRisk.of_kernel(covariance, self.d, self.N, self.noise, self.start)
         set_fields(self, _risk=risk)
 

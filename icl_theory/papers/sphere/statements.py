@@ -1,9 +1,9 @@
 """The paper on softmax attention on the sphere: its statements and their evidence.
 
-`predicted` and `linear_attention` are formulas that runs are compared with. The
-functions that are decorated with `row` are rows of the audit: their docstrings are the
-statements, and ``quick`` asks for a smaller measurement. `WINDOW` says which statement
-of the paper each row tests.
+`predicted` is a formula for the best κ of long prompts, and `linear_attention` one for
+the least loss of linear attention. The functions that are decorated with `row` are rows
+of the audit: their docstrings are the statements, and ``quick`` asks for a smaller
+measurement. `WINDOW` says which statement of the paper each row tests.
 
 Prompts have N pairs, with inputs on the unit sphere in d dimensions and label noise of
 the deviation σ. Tasks have the Lipschitz constant L and the covariance k(c), a function
@@ -37,8 +37,9 @@ def predicted(problem: Sphere) -> float | None:
         n = d - 1
 
     This κ minimises the sum of the squared bias :math:`C\kappa^{-p}` and the variance
-    of the noise in the prediction. Here :math:`|S^n|` is the area of the unit sphere in
-    d dimensions. See docs/theory/sphere.md, "The best κ".
+    :math:`\frac{\sigma^2}N|S^n|(\kappa/4\pi)^{n/2}` of the noise in the prediction.
+    Here :math:`|S^n|` is the area of the unit sphere in d dimensions. See
+    docs/theory/sphere.md, "The best κ".
     """
     if not problem.noise:
         return None
@@ -73,9 +74,10 @@ def _squared_bias(problem: Sphere) -> _SquaredBias:
     Gaussian of the variance 1/κ in each of the n = d - 1 tangent directions. It
     averages a function f to :math:`f + \Delta f/(2\kappa)`, with the Laplacian Δ of the
     sphere, and the squared bias is the mean of :math:`|\Delta f|^2/(4\kappa^2)` over
-    the sphere. For a function with a kink, the squared bias is of the order
-    :math:`\kappa^{-3/2}`, because the bias is of the order :math:`\kappa^{-1/2}` in a
-    strip whose width is also of this order. See docs/theory/sphere.md, "The best κ".
+    the sphere and the tasks f. For a function with a kink, the squared bias is of the
+    order :math:`\kappa^{-3/2}`, because the bias is of the order
+    :math:`\kappa^{-1/2}` in a strip whose width is also of this order. See
+    docs/theory/sphere.md, "The best κ".
     """
     d = problem.d
     n = d - 1.0
@@ -97,8 +99,8 @@ def _squared_bias(problem: Sphere) -> _SquaredBias:
 def untrained(**parameters: Any) -> Sphere:
     """Return a problem that is not trained, because only its risk is needed.
 
-    The learning rate is not used. A number is given because the rate "auto" would take
-    longer to compute than the best κ.
+    The learning rate is not used, so any number will do. The default rate, "auto",
+    would be computed with the problem, and would take longer than the best κ.
     """
     return Sphere(eta=1.0, **parameters)
 
@@ -123,10 +125,10 @@ def longer_prompts(quick: bool) -> Claim:
     # For d = 5 the best κ should grow like N to the power 2/(d + 3) = 1/4, or, for
     # tasks with a kink, such as ReLU tasks, 2/(d + 2) = 2/7 = 0.286. At these lengths
     # the exponent of ReLU tasks, 0.277, has not yet reached 0.286.
-    is_smooth_power = abs(linear_exponent - 0.25) < 0.01
-    is_kinked_power = linear_exponent + 0.01 < relu_exponent < 2.0 / 7.0
+    linear_is_as_expected = abs(linear_exponent - 0.25) < 0.01
+    relu_is_as_expected = linear_exponent + 0.01 < relu_exponent < 2.0 / 7.0
     return Claim.of(
-        is_smooth_power and is_kinked_power,
+        linear_is_as_expected and relu_is_as_expected,
         f"d = 5, σ = 1, from N = {lengths[0]:.0e} to {lengths[1]:.0e}",
         f"exponent {linear_exponent:.3f} (linear), {relu_exponent:.3f} (ReLU)",
     )
@@ -162,16 +164,16 @@ def linear_attention(problem: Sphere) -> float:
     .. math:: \tfrac12\Bigl(k(1) - \frac{a_1^2}{(1 - 1/N)\,a_1
         + d\,(k(1) + \sigma^2)/N}\Bigr), \qquad a_1 = d\,E\,k(c)c
 
-    No matrix in place of γ has a smaller loss, because tasks prefer no direction.
-    :math:`a_1` is the coefficient of c in the expansion of the kernel in Gegenbauer
-    polynomials.
+    The mean E is over the cosine c of two independent uniform inputs, and :math:`a_1`
+    is the coefficient of c in the expansion of the kernel in Gegenbauer polynomials. No
+    matrix in place of γ has a smaller loss, because tasks prefer no direction.
     """
     d = problem.d
     N = float(problem.N)
     # A component c of a uniform point on the sphere has the density (1 - c²)^((d-3)/2),
     # up to a factor.
     exponent = (d - 3.0) / 2.0
-    c, weights = _cosines(exponent)
+    c, weights = _cosine_rule(exponent)
     k = kernel(problem.task, problem.L, c)
     k_at_1 = float(kernel(problem.task, problem.L, np.ones(1))[0])
     # The weights are not normalised: their sum is the integral of the density.
@@ -182,8 +184,8 @@ def linear_attention(problem: Sphere) -> float:
 
 
 # Number of nodes of the quadrature over the cosine c, which is exact for polynomials of
-# degree 799. The kernel of ReLU tasks is not smooth at c = ±1, and many nodes cost
-# little.
+# degrees up to 799. The kernel of ReLU tasks is not smooth at c = ±1, and many nodes
+# cost little.
 COSINE_NODES = 400
 
 
@@ -195,7 +197,7 @@ class _Rule(NamedTuple):
 
 
 @cache
-def _cosines(exponent: float) -> _Rule:
+def _cosine_rule(exponent: float) -> _Rule:
     """Return the Gauss–Jacobi rule for the density (1 - c²)^exponent."""
     nodes, weights = roots_jacobi(COSINE_NODES, exponent, exponent)
     return _Rule(nodes, weights)
@@ -245,7 +247,7 @@ def linear_is_stuck(quick: bool) -> Claim:
         linear_losses[name] = linear_attention(problem)
         ratios[name] = linear_losses[name] / softmax_losses[name]
     # Linear tasks are left out of the comparison, because linear attention learns them.
-    advantage = 1.0 / ratios.pop("linear, L = 1")
+    advantage_on_linear_tasks = 1.0 / ratios.pop("linear, L = 1")
     return Claim.of(
         # The ratios grow with N, so any bound well above 1 would do. In the full audit
         # they are near 1000 or more.
@@ -253,7 +255,8 @@ def linear_is_stuck(quick: bool) -> Claim:
         f"d = 5, σ = 1, N = {N:.0e}",
         f"least loss {named(softmax_losses, '.2g')} (softmax);"
         f" {named(linear_losses, '.2g')} (linear attention)",
-        f"holds; on linear tasks linear attention is {advantage:.0f} times better",
+        "holds; on linear tasks linear attention is"
+        f" {advantage_on_linear_tasks:.0f} times better",
     )
 
 
@@ -280,8 +283,9 @@ def other_tasks(quick: bool) -> Claim:
         "cosine, L = 3:": cost("cosine", 3.0),
     }
     return Claim.of(
-        # That κ "serves" other tasks is a matter of degree. In this row the cost must
-        # be less than half of the cost for tasks with another L.
+        # That κ "serves" other tasks is a matter of degree. In this row each cost for
+        # tasks with the same L must be less than half of each cost for tasks with
+        # another L.
         max(same_slope.values()) < 0.5 * min(new_slope.values()),
         f"κ of linear tasks with L = 1, d = 5, σ = 1, N = {N:.0e}",
         f"more than the least loss by {named(same_slope | new_slope, '.1%')}",

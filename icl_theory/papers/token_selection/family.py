@@ -1,10 +1,10 @@
 """Which tokens softmax attention selects, as a family.
 
-Inputs are fixed. With a loss that falls with the margin, scores grow without bound, and
-attention comes to rest on one token of each input. `TokenSelection` draws a
-problem, and `SelectionRisk` is its loss as a function of the scores. The scores are
-linear in a vector p or a matrix W, and `hard_margin` computes the direction in which
-theorems predict that p or W grows.
+Inputs are fixed. The margin of an input is its output times its label. With a loss that
+falls with the margin, scores grow without bound, and attention comes to rest on one
+token of each input. `TokenSelection` draws a problem, and `SelectionRisk` is its loss
+as a function of the scores. The scores are linear in a vector p or a matrix W, and
+`hard_margin` computes the direction in which theorems predict that p or W grows.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ LOCAL_SLACK = 1e-6
 LEAST_RESIDUAL = 1e-8
 # Squares of values up to this size are within the range of float64.
 LARGEST_VALUE = 1e150
-# Largest number n T d² of entries in the features of scores that are linear in a matrix
-# W. The features then take 8 MB. More would make steps slow; a cautious choice.
+# Largest number n T d² of entries in the derivatives of all scores with respect to a
+# matrix W. These derivatives then take 8 MB. More would make steps slow; a cautious
+# choice.
 MOST_FEATURES = 1e6
 
 
@@ -74,13 +75,14 @@ class SelectionRisk(Samplable[Inputs]):
     .. math:: \mathcal L = \frac1n\sum_i \ell(o_i), \qquad
         o_i = \sum_t a_{it}\gamma_{it}, \qquad a_{it} = \mathrm{softmax}_t(s_{it})
 
-    The parameters are the scores s, (n, T).
+    The parameters are the scores s, (n, T). The output :math:`o_i` contains the label
+    :math:`y_i` as a factor, so it is the margin of the input.
 
     Parameters
     ----------
     values : array_like, (n, T)
-        :math:`\gamma_{it} = y_iv^\top x_{it}`, the contribution of a token to the
-        output, times the label.
+        :math:`\gamma_{it} = y_iv^\top x_{it}` with the head v: the output of the input
+        if the token :math:`x_{it}` has all attention.
     margin_loss : {"logistic", "exponential", "correlation", "squared"}
         The loss ℓ of the margin m: :math:`\ln(1 + e^{-m})`, :math:`e^{-m}`, :math:`-m`
         or :math:`\frac12(1 - m)^2`.
@@ -286,7 +288,8 @@ class SelectionData(NamedTuple):
     features : ndarray, (n, T, d) or (n, T, d, d)
         The score of a token is the inner product of its features with p or W.
     values : ndarray, (n, T)
-        For each token, the margin of its input if the token has all attention.
+        For each token, the margin of its input if the token has all attention, with a
+        linear head that is not trained. Risks with another head do not use this array.
     start : ndarray
         Parameters at step 0: p, (d,), or W, (d, d); with a trained head p and v, (2,
         d), or W and v, (d + 1, d). If the factors of W are trained, it is a zero matrix
@@ -328,8 +331,8 @@ class TokenSelection(Family):
     head : {"linear", "relu"}
         The output :math:`v^\top\bar x` of the average token, or
         :math:`v^\top\mathrm{ReLU}(V\bar x)` with a fixed random matrix V, (d, d), of
-        the norm 1. If the head is not trained, v is a random direction, or a vector of
-        ones after the ReLU.
+        the Frobenius norm 1. If the head is not trained, v is a random direction, or a
+        vector of ones after the ReLU.
     margin_loss : {"logistic", "exponential", "correlation", "squared"}
         The loss of the margin m, the output times the label: :math:`\ln(1 + e^{-m})`,
         :math:`e^{-m}`, :math:`-m` (for a head that is not trained) or :math:`\frac12(1
@@ -494,7 +497,7 @@ class TokenSelection(Family):
     def _is_joint_or_relu(self) -> bool:
         """Whether the head is trained or has a ReLU.
 
-        If so, tokens have no fixed values that determine the loss with the attention.
+        If so, the loss is not determined by the attention and fixed values of tokens.
         """
         return self._trains_head or self.head == "relu"
 
@@ -621,6 +624,7 @@ class TokenSelection(Family):
         """Return the derivatives of the scores xᵀp or xᵀWz with respect to p or W."""
         if self.trained in ("p", "pv"):
             return tokens
+        # The derivative of xᵀWz with respect to W is the matrix xzᵀ.
         return np.einsum("itd,ie->itde", tokens, queries)
 
     def _token_values(self, tokens: Array, labels: Array, direction: Array) -> Array:
@@ -812,12 +816,13 @@ class TokenSelection(Family):
         # One row for each token that is not selected, n (T - 1) in all.
         feature_lead = lead(self.drawn.features, selected)
         value_lead = lead(values, selected)
+        # The inner product of each row with the solution, which is a p or a W.
         margins = np.tensordot(feature_lead, solution, axes=solution.ndim)
         is_on_margin = margins < 1.0 + slack
         return bool((value_lead[is_on_margin] > 0.0).all())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run, without those that are undefined."""
+        """Return the family's columns of a run that are defined for it."""
         selected = self.selected(run.params)
         values = self._values_at(run.params)
         selected_values = values[np.arange(self.n), selected]
@@ -829,7 +834,8 @@ class TokenSelection(Family):
         solution = self.margin(selected)
         p_or_W = run.params
         if self._trains_head:
-            # The last row is the head. Features have the shape of p or W.
+            # The last row is the head. The features of a token have the shape of p or
+            # W.
             p_or_W = run.params[:-1].reshape(self.drawn.features.shape[2:])
             columns |= self._head_columns(selected, run.params[-1])
         # Trained factors W_K and W_Q are not comparable with the solution, which is a
@@ -858,7 +864,7 @@ class TokenSelection(Family):
         return {"head_cosine": cosine(head, separator)}
 
     def describe(self, run: Trajectory) -> None:
-        """Note which tokens are selected, and if the best ones have no margin."""
+        """Note which tokens are selected, and whether the best ones have no margin."""
         selected = self.selected(run.params)
         run.notes["tokens"] = "most attended: " + ", ".join(map(str, selected))
         best_tokens = self._values_at(run.params).argmax(axis=1)

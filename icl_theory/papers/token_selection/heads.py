@@ -7,8 +7,8 @@ of the margin :math:`yf`. `HeadRisk` trains the scores with a fixed head v, `Joi
 trains the scores and v.
 
 In shapes, n is the number of inputs, B the number of inputs drawn from these, T the
-number of tokens in an input, d the number of entries of a token, and m the number of
-entries of the head.
+number of tokens in an input, d the number of entries of a token, and h the number of
+entries of the head. The letter m stands for margins.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class _Pass(NamedTuple):
     score_gradient : ndarray, (B, T)
         The gradient with respect to the scores of these inputs. An input that was drawn
         twice has two rows, which must be added.
-    head_gradient : ndarray, (m,)
+    head_gradient : ndarray, (h,)
         The gradient with respect to the head.
     """
 
@@ -209,8 +209,8 @@ class _InputsAndHead(Samplable[Inputs]):
 
     tokens: Array  # (n, T, d)
     labels: Array  # (n,)
-    head: Array  # v, (m,)
-    layer: Array | None = None  # V, (m, d)
+    head: Array  # v, (h,)
+    layer: Array | None = None  # V, (h, d)
     margin_loss: str = "logistic"
 
     def __post_init__(self) -> None:
@@ -259,12 +259,12 @@ class _InputsAndHead(Samplable[Inputs]):
     def _evaluate(self, scores: Array, head: Array, prompts: Inputs) -> _Pass:
         """Return the losses of B inputs, and the gradients of their mean.
 
-        ``scores``, (n, T), has the scores of all inputs, and ``head``, (m,), is v. The
-        formulas are those of docs/theory/token-selection.md, "A trained head".
+        ``scores``, (n, T), has the scores of all inputs, and ``head``, (h,), is v. The
+        formulas are in docs/theory/token-selection.md, "A trained head".
         """
         labels = self.labels[prompts.rows]
         averages = averaged(scores[prompts.rows], self.tokens[prompts.rows])
-        hidden = self._hidden(averages.mean)  # (B, m)
+        hidden = self._hidden(averages.mean)  # (B, h)
         margin = labels * (hidden @ head)
         loss = MARGIN_LOSSES[self.margin_loss]
         # The derivative of the mean loss with respect to each output, y_i ℓ'(m_i)/B.
@@ -276,13 +276,18 @@ class _InputsAndHead(Samplable[Inputs]):
         # The output changes with score t by a_t g·(x_t - x̄). Both x_t and x̄ are taken
         # relative to the most attended token, so that small differences keep their
         # digits.
-        along_g = np.einsum("nd,ntd->nt", g, averages.relative)
+        along_g = np.einsum("bd,btd->bt", g, averages.relative)
         along_g -= np.sum(g * averages.shift, axis=1, keepdims=True)
         score_gradient = output_gradient[:, None] * averages.attention * along_g
-        return _Pass(loss.value(margin), score_gradient, output_gradient @ hidden)
+        # The derivative of an output with respect to the head is its row of ``hidden``.
+        head_gradient = output_gradient @ hidden
+        return _Pass(loss.value(margin), score_gradient, head_gradient)
 
     def _hidden(self, vectors: Array) -> Array:
-        """Return the m numbers that the head multiplies: x, or ReLU(Vx), (..., m)."""
+        """Return the numbers that the head multiplies: x, or ReLU(Vx), (..., h).
+
+        The vectors x are along the last axis of ``vectors``, (..., d).
+        """
         if self.layer is None:
             return vectors
         return np.maximum(vectors @ self.layer.T, 0.0)
@@ -314,9 +319,9 @@ class HeadRisk(_InputsAndHead):
         The T tokens of each input.
     labels : array_like, (n,)
         The label of each input, 1 or -1.
-    head : array_like, (m,)
-        The head v; m = d without a layer.
-    layer : array_like, (m, d), optional
+    head : array_like, (h,)
+        The head v; h = d without a layer.
+    layer : array_like, (h, d), optional
         The matrix V before the ReLU. The entries of v must then be at least 0, which
         makes the output a convex function of the average token, as the floor needs.
     margin_loss : {"logistic", "exponential", "correlation", "squared"}
@@ -383,18 +388,19 @@ class HeadRisk(_InputsAndHead):
         from scipy.optimize import linprog  # slow to load
 
         assert self.layer is not None  # `_floor` calls this only if there is a layer
-        m = len(self.head)
+        h = len(self.head)
         n, T, _ = self.tokens.shape
         cost = np.concatenate([np.zeros(T), self.head])
-        sum_of_attention = np.concatenate([np.ones(T), np.zeros(m)])[None]
+        sum_of_attention = np.concatenate([np.ones(T), np.zeros(h)])[None]
         least_outputs = np.empty(n)
         for i, tokens in enumerate(self.tokens):
-            hidden_minus_u = np.concatenate([self.layer @ tokens.T, -np.eye(m)], axis=1)
+            # The product of this matrix with the variables is V x̄ - u.
+            hidden_minus_u = np.concatenate([self.layer @ tokens.T, -np.eye(h)], axis=1)
             # The default bounds of linprog are that all variables are at least 0.
             program = linprog(
                 cost,
                 A_ub=hidden_minus_u,
-                b_ub=np.zeros(m),
+                b_ub=np.zeros(h),
                 A_eq=sum_of_attention,
                 b_eq=np.ones(1),
             )
@@ -410,7 +416,7 @@ class HeadRisk(_InputsAndHead):
 class JointRisk(_InputsAndHead):
     """Mean loss of n inputs with T tokens each, with a trained head.
 
-    The parameters are one vector, (nT + m,): the nT scores, input after input, and then
+    The parameters are one vector, (nT + h,): the nT scores, input after input, and then
     the head.
 
     Parameters
@@ -418,8 +424,8 @@ class JointRisk(_InputsAndHead):
     tokens, labels, layer, margin_loss
         As for `HeadRisk`, without "correlation", with which the loss would have no
         lower bound.
-    head : array_like, (m,)
-        The head at step 0.
+    head : array_like, (h,)
+        The head at step 0. Its entries may be negative, even with a layer.
     """
 
     def __post_init__(self) -> None:
@@ -433,12 +439,12 @@ class JointRisk(_InputsAndHead):
 
     @property
     def initial(self) -> Array:
-        """Zero scores, and the head, (nT + m,)."""
+        """Zero scores, and the head, (nT + h,)."""
         n, T, _ = self.tokens.shape
         return np.concatenate([np.zeros(n * T), self.head])
 
     def _split(self, params: Array) -> tuple[Array, Array]:
-        """Return scores, (n, T), and head, (m,)."""
+        """Return scores, (n, T), and head, (h,)."""
         n, T, _ = self.tokens.shape
         return params[: n * T].reshape(n, T), params[n * T :]
 

@@ -35,8 +35,9 @@ SECOND = "Tarzanagh, Li, Thrampoulidis, Oymak 2023 (reconstructed)"
 # Some runs start at this multiple of a hard-margin solution p*. At 9p* a selected token
 # has at least e⁹ = 8000 times the attention of any other one.
 FAR_OUT = 9.0
-# Radius of the regularisation path, divided by the norm of the hard-margin solution.
-# The larger it is, the nearer the direction of the minimum is to its limit.
+# Radius of the disc on which `path` minimises the loss, divided by the norm of the
+# hard-margin solution. The larger it is, the nearer the direction of the minimum is to
+# its limit.
 LARGE_RADIUS = 300.0
 
 
@@ -52,7 +53,7 @@ def long_run(
 
 
 def best_tokens_of(problem: TokenSelection) -> NDArray[np.intp]:
-    """Return the token of the largest value of each input."""
+    """Return the index of the token with the largest value for each input, (n,)."""
     return np.asarray(problem.drawn.values.argmax(axis=1))
 
 
@@ -227,7 +228,8 @@ def path(quick: bool) -> Claim:
             continue
         risk = problem.risk()
         # In the best directions the loss falls with the norm, so the minimum over the
-        # disc is on its circle.
+        # disc is on its circle. So far out the loss differs from its floor by less than
+        # rounding, and only the excess shows which direction is best.
         circle = LARGE_RADIUS * np.linalg.norm(solution) * directions
         excess = [risk.excess(p) for p in circle]
         best_direction = directions[int(np.argmin(excess))]
@@ -252,9 +254,10 @@ def one_matrix(quick: bool) -> Claim:
 
 
 def decayed(risk: Risk, decay: float, factors: Array) -> Array:
-    """Return factors W_K and W_Q that minimise the loss plus ½ decay |factors|².
+    """Return factors W_K and W_Q that minimise the loss with weight decay.
 
-    The search starts at the given factors, (2, rank, d).
+    Half of ``decay`` times the sum of the squared entries of both factors is added to
+    the loss. The search starts at the given ``factors``, (2, rank, d).
     """
 
     def penalised(trial: Array) -> tuple[float, Array]:
@@ -269,15 +272,16 @@ def decayed(risk: Risk, decay: float, factors: Array) -> Array:
 
 
 def least_nuclear(rows: Array, factors: Array) -> Array:
-    """Return factors K and Q of the W of least nuclear norm with ⟨A, W⟩ >= 1.
+    r"""Return factors K and Q of the W of least nuclear norm with ⟨A, W⟩ >= 1.
 
     There is one such constraint for each matrix A of ``rows``. The nuclear norm of W is
-    the least ½(|K|² + |Q|²) over its factors, W = KᵀQ, so the search is over factors.
-    The search starts at ``factors``.
+    the least :math:`\frac12(|K|^2 + |Q|^2)` over its factors, :math:`W = K^\top Q`,
+    with Frobenius norms of K and Q. So the search is over factors. It starts at
+    ``factors``, (2, rank, d).
     """
 
     def half_squared_norm(flat: Array) -> tuple[float, Array]:
-        """Return ½(|K|² + |Q|²) and its gradient; ``flat`` has the entries of both."""
+        """Return half the sum of the squared entries of K and Q, and its gradient."""
         return 0.5 * float(flat @ flat), flat
 
     def margins(flat: Array) -> Array:
@@ -303,6 +307,8 @@ def two_factors(quick: bool) -> Claim:
     """as the weight decay of W_K and W_Q vanishes, their product turns to the solution
     of least nuclear norm
     """
+    # The factors are found by a search, so the learning rate is not used. It is given
+    # because "KQ" has no default.
     problem = TokenSelection(trained="KQ", start=1.0, eta=1.0, n=3, T=4, d=4, seed=2)
     risk = problem.risk()
     best_choice = best_tokens_of(problem)

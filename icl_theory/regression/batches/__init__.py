@@ -1,1 +1,1 @@
-"""Many points of a sweep at once, each with the results of a single simulation."""
+"""Many points of a sweep at once, with the results that single simulations give."""

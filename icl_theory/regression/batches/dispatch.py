@@ -1,11 +1,13 @@
 """Choose how the points of a sweep are computed, many of them at once.
 
-A point is one problem of a sweep.
+A point is one problem of a sweep, with K features and prompts of N tokens. P is the
+number of points. Tasks are exchangeable if all features are equally likely and the
+values of a task at any two features have the same mean squared difference.
 
 - Exchangeable tasks with N = ∞ have a closed form (`infinite_prompts`).
 - Exchangeable tasks with finite prompts have one number as their state
   (`finite_prompts`).
-- All other tasks have K x K scores (`scores`).
+- All other tasks have K x K scores as their state (`scores`).
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def batched(
         return None
     longest = integer("longest", longest, minimum=0)
     parameters = SweepPoints.of(points, common)
-    # Points that are trained by gradient descent or by its flow
+    # Whether each point is trained by gradient descent or by its flow.
     is_descent = within(DESCENT_OR_FLOW, points, common)
     ways = _ways(parameters, is_descent, longest)
     # If all points have a closed form, as in most sweeps, no table has to be filled
@@ -129,9 +131,11 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     has_target = parameters.target is not None
     # The two ways without a closed form give only the results of the method "auto".
     # With an imbalance, a simulation adds columns that these two do not compute.
-    is_batched = is_auto & (is_infinite | (prompt_length <= longest))
-    is_batched &= parameters.imbalance is None
+    may_be_batched = is_auto & (is_infinite | (prompt_length <= longest))
+    may_be_batched &= parameters.imbalance is None
 
+    # In factored coordinates training starts at random factors, so that one number does
+    # not determine the state.
     is_one_number = (
         is_exchangeable & is_descent & (parameters.coordinates != "factored")
     )
@@ -147,11 +151,12 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
             K_squared = parameters.K * parameters.K
             phase_1_steps = K_squared / (descent.eta * descent.speed * descent.gamma)
         is_countable = phase_1_steps <= MOST_COUNTED
+    # The batches of `scores` train the scores themselves, the coordinates "class".
     is_class = parameters.coordinates == "class"
     return _Ways(
         in_closed_form=is_one_number & is_infinite & is_closed & has_target,
-        as_one_number=is_one_number & ~is_infinite & is_batched & is_countable,
-        as_scores=~is_exchangeable & is_descent & is_batched & is_class,
+        as_one_number=is_one_number & ~is_infinite & may_be_batched & is_countable,
+        as_scores=~is_exchangeable & is_descent & may_be_batched & is_class,
     )
 
 
@@ -171,7 +176,7 @@ def _columns(
     values["stop"] = np.full(size, "STEPS", dtype="U9")
 
     def select(mask: Mask) -> SweepPoints:
-        # The parameters of the points in the mask
+        # Return the parameters of the points in the mask.
         selected = {name: value[mask] for name, value in points.items()}
         return SweepPoints.of(selected, common)
 
@@ -211,11 +216,11 @@ def _posed(
     """
     posed: dict[int, Posed] = {}
     for i in np.flatnonzero(mask).tolist():
-        # The parameters of this point as Python numbers or words
-        of_point = {name: value[i].item() for name, value in points.items()}
+        # item() turns the numbers and words of NumPy into those of Python.
+        own_parameters = {name: value[i].item() for name, value in points.items()}
         # A refused problem is left to its simulation, whose error message says why.
         with contextlib.suppress(ValueError):
-            problem: Any = family(**{**common, **of_point})
+            problem: Any = family(**{**common, **own_parameters})
             posed[i] = problem, problem.risk()
     return posed
 

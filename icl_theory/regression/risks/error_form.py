@@ -46,7 +46,7 @@ class ErrorForm:
                 raise argument_error(
                     "task",
                     task,
-                    "finite in its mean squared differences, and below 1e250",
+                    "a task whose mean squared differences are finite and below 1e250",
                 )
             # A task without a formula has the general factor of `Task`, which would
             # cost an eigenvalue decomposition.

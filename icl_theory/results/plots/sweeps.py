@@ -305,10 +305,11 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
         properties = _line_properties(scale, "-", colour)
         _plot_quantity(top, dataset, scale, name, properties)
     # A prediction in words, such as the basin of a chain, cannot be drawn.
-    predictions = []
-    for name in with_role(dataset, "predicted"):
-        if dataset[name].dtype.kind != "U":
-            predictions.append(name)
+    predictions = [
+        name
+        for name in with_role(dataset, "predicted")
+        if dataset[name].dtype.kind != "U"
+    ]
     for name, colour in zip(predictions, itertools.cycle((RED, BLUE))):
         properties = _line_properties(scale, "--", colour)
         _plot_quantity(top, dataset, scale, name, properties)

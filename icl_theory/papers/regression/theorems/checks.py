@@ -126,7 +126,7 @@ SHORTEST_TAIL = 100.0
 FEWEST_SAMPLED_STEPS = 20
 TOO_LARGE = f"checked for K <= {LARGEST} only"
 TOO_NEAR = "the attention deficit is below the range of float64"
-TOO_MANY = "too many prompts to sum over all: see crosscheck"
+TOO_MANY = "too many different prompts to sum over; see crosscheck"
 
 
 def check_bounds(run: icl.Trajectory) -> BoundChecks:
@@ -632,7 +632,7 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
         size_of_error = _largest_neighbour_weight(run.risk, run.params)
         require(
             size_of_error <= LARGEST_NEIGHBOUR_WEIGHT,
-            "the features have not come far enough apart",
+            "the scores of neighbouring levels are not yet far enough apart",
         )
     has_lasted = end >= SHORTEST_TAIL * max(begin, tail_time, 1.0)
     require(

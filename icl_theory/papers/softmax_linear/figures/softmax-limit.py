@@ -25,8 +25,9 @@ QUICK = {"points": 3, "risks": 2, "d": 2}
 def figure(*, d: int = 5, points: int = 25, risks: int = 9) -> Figure:
     """Draw S₂ against N for three score variances, and the risks against N.
 
-    S₂ = E Σp² is the mean of the sum of the squared weights. ``points`` and ``risks``
-    are the numbers of values of N in the first and in the second panel.
+    S₂ = E Σp² is the mean of the sum of the squared weights. The risks are for
+    tokens in ``d`` dimensions. The first panel has at most ``points`` values of N, and
+    the second panel has ``risks`` values.
     """
     return draw_panels([_moments(points), _risks(d, risks)], size=(3.4, 2.4))
 
@@ -40,6 +41,7 @@ def _moments(points: int) -> Panel:
     curves = []
     styles = ("-", "--", "-.")
     variances = (9.0, 4.0, 1.0)
+    # CYCLE has more colours than there are variances.
     for variance, style, colour in zip(variances, styles, CYCLE, strict=False):
         squares = [weight_moments(N, variance).squares for N in lengths.tolist()]
         leading = np.exp(variance) / lengths
@@ -56,16 +58,17 @@ def _moments(points: int) -> Panel:
 def _risks(d: int, points: int) -> Panel:
     """Return the panel of two risks against N, the number of pairs in a prompt.
 
-    One is the risk of the head at which training in the limit N → ∞ ends, and the other
-    is the least risk over all such heads.
+    A head has the scores a xᵀΣ⁻¹x_i for the query x, and the output weight b. One curve
+    is the risk of the head at which training in the limit N → ∞ ends. Another one is
+    the least risk over all a and b at each N. A dotted curve shows 1/N.
     """
     lengths = np.round(np.geomspace(10.0, 1e6, points)).astype(int)
     end_risks = []
     least_risks = []
     for N in lengths.tolist():
         risk = HeadRisk(d, N)
-        # The head has the scores a xᵀΣ⁻¹x_i and the output weight b. For N → ∞ training
-        # ends at a = d^-¼ and b = d^¼ (docs/theory/softmax-limit.md).
+        # For N → ∞ and Σ = I training ends at a = d^-¼ and b = d^¼, see
+        # docs/theory/softmax-limit.md.
         end_risks.append(risk.risk(a=d**-0.25, b=d**0.25))
         least_risks.append(risk.minimum().risk)
     untrained_risk = 0.5 * d  # of the prediction 0

@@ -27,11 +27,12 @@ def figure(
 ) -> Figure:
     """Draw the best κ and the least losses against the length of the prompt.
 
+    Inputs have ``d`` dimensions, and labels have noise of the deviation ``noise``.
     There are at most ``points`` lengths, and ``longest`` is the largest one.
     """
     lengths = np.unique(np.geomspace(10, longest, points).astype(int))
-    kappa_curves = list[Curve]()
-    loss_curves = list[Curve]()
+    kappa_curves: list[Curve] = []
+    loss_curves: list[Curve] = []
     names = {"linear": "linear tasks", "relu": "ReLU tasks", "cosine": "cosine tasks"}
     # CYCLE has more colours than there are tasks.
     for colour, (task, name) in zip(CYCLE, names.items(), strict=False):

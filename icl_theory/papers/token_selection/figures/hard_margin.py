@@ -39,7 +39,7 @@ def figure(
     t = run.t[1:]
     states = run.states[1:]
     scores = np.stack([problem.drawn.features @ p for p in states])
-    attention = softmax(scores, axis=2)  # (steps, n, T)
+    attention = softmax(scores, axis=2)  # (saved steps, n, T)
     cosines = np.array([cosine(p, solution) for p in states])
     # Rounding may leave a cosine above 1.
     angle = np.arccos(np.minimum(cosines, 1.0))
