@@ -95,6 +95,9 @@ def expect_same(expected: Any, actual: Any, subject: str) -> None:
     # `_difference` raises its own error for different shapes, and for anything but
     # numbers.
     difference = _difference(expected, actual, subject, "the same bits")
+    # An entry that is NaN in both does not differ, although their difference is NaN.
+    is_nan_in_both = np.isnan(expected) & np.isnan(actual)
+    difference = np.where(is_nan_in_both, 0.0, difference)
     # Numbers may be equal although their bits differ, for example 0.0 and -0.0. So fail
     # even if the largest difference is 0.
     _fail_at_worst(expected, actual, difference, subject, "the same bits")

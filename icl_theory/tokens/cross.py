@@ -136,7 +136,11 @@ def _parts(
 
 
 class _Parts(NamedTuple):
-    """The parts of the integrand: derivatives of P, sums over nodes, and factors."""
+    """The parts of the integrand at all values of s and t.
+
+    They are derivatives of P, sums over nodes, and the functions of s and of t in these
+    sums.
+    """
 
     P: _ProductDerivatives
     sums: list[_Sums]
@@ -309,7 +313,7 @@ class _Fields(NamedTuple):
     d_b: Array  # (dimensions, S, T)
     d_c: Array  # (dimensions, S, T)
     d_twice: Array  # (S, T)
-    d_G: Array  # (S, T)
+    d_mean: Array  # with respect to G, the mean of e^(-y-z), (S, T)
 
 
 def _fields(
@@ -327,7 +331,7 @@ def _fields(
     for m in range(1, len(sums)):
         d_b = d_b + P(k, m) * sums[m].c
         d_c = d_c + P(k, m) * sums[m].b
-    return _Fields(d_b, d_c, d_twice=P(k), d_G=_integrand(P, sums, pairs, k))
+    return _Fields(d_b, d_c, d_twice=P(k), d_mean=_integrand(P, sums, pairs, k))
 
 
 class _GradientTerms(NamedTuple):
@@ -341,7 +345,7 @@ class _GradientTerms(NamedTuple):
     d_c: Array
     d_b: Array
     d_twice: Array
-    d_G: Array
+    d_mean: Array
 
 
 def _terms(
@@ -350,9 +354,9 @@ def _terms(
     """Return the terms of a gradient at the nodes of a kind.
 
     The gradient is with respect to the scores of one head. Only ``x`` depends on the
-    scores of the first head, and only ``z`` on the scores of the second. For the
-    gradient of the first head ``x`` holds derivatives in place of values, and for that
-    of the second head ``z`` does.
+    scores of the first head, and only ``z`` on the scores of the second. So for the
+    gradient of the first head, ``x`` holds derivatives in place of values. For the
+    gradient of the second head, ``z`` holds them.
     """
     e = nodes.errors[rows]
     # c has the factors x0 z1, b has x1 z0, ``twice`` has x1 z1, and G has x0 z0.
@@ -364,7 +368,7 @@ def _terms(
         d_c=np.einsum("ud,du->u", e, _contracted(x0, fields.d_c, z1)),
         d_b=np.einsum("ud,du->u", e, _contracted(x1, fields.d_b, z0)),
         d_twice=nodes.D[rows] * _contracted(x1, fields.d_twice, z1),
-        d_G=_contracted(x0, fields.d_G, z0),
+        d_mean=_contracted(x0, fields.d_mean, z0),
     )
 
 
@@ -375,9 +379,8 @@ def _contracted(x: Array, field: Array, z: Array) -> Array:
 
 def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
     """Join each term over the kinds, and add the terms up, (U,)."""
-    # The exact gradient sums to zero, and `balanced` also subtracts the sum that
-    # rounding leaves. The arguments of `balanced` have a row for each query; here there
-    # is one query.
+    # The exact gradient sums to zero. `balanced` also subtracts the sum that rounding
+    # leaves. Its arguments have a row for each query; here there is one query.
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

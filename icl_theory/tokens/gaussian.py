@@ -29,7 +29,7 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
     """Return nodes and weights of the trapezoid rule for the standard normal law.
 
     The nodes extend to ``reach`` standard deviations. With the default, the density at
-    the last node is below rounding, e^(-40) of the largest one.
+    the last node is e^(-40) times the largest density, which is below rounding.
     """
     end = math.ceil(reach / step)
     x = step * np.arange(-end, end + 1.0)
@@ -54,13 +54,13 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
     :math:`r = \exp(x - e^{-x})`. The nodes are at the multiples of ``step``, so that
     with half the step there is one more length between every two neighbours. The rule
     converges exponentially. (A rule with Gauss–Laguerre nodes in r²/2 would not. Let X
-    be the component of a token along the query. The average divides by a sum of weights
-    e^(c r X). A sum of two of them has zeros at imaginary r, which are poles of the
-    integrand, and they approach r = 0 as X grows.)
+    be the component of a token along the query. The average over the tokens divides by
+    a sum of weights e^(c r X). A sum of two of them has zeros at imaginary r, which are
+    poles of the integrand, and they approach r = 0 as X grows.)
     """
     # The range of x covers all lengths whose probability is above rounding. At x = -5
     # the length is e^(-153). Lengths above √d + 12 have a probability below e^(-70). At
-    # this largest length, x exceeds ln r by e^(-x) < 0.2.
+    # the length √d + 12, x exceeds ln r by e^(-x) < 0.2.
     shortest_x = -5.0
     longest_x = math.log(math.sqrt(d) + 12.0) + 0.2
     first = math.floor(shortest_x / step)
@@ -110,11 +110,11 @@ def gaussian_queries(
         log_accuracy = digits + math.log(max(prob, 1e-300))
         if log_accuracy < 0.0:
             continue
-        # With this h and the largest c, the error e^(-π²/(c r h)) is
-        # e^(-log_accuracy - 2): a margin of 2 in the exponent.
+        # With this h and the largest c, the error e^(-π²/(c r h)) is at most
+        # e^(-log_accuracy - 2), with a margin of 2 in the exponent.
         h = min(LARGEST_STEP, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
         # About N exp(-reach²/2) of N tokens are beyond the reach. With this reach, the
-        # number is e^(-log_accuracy - 6): a margin of 6 in the exponent.
+        # number is e^(-log_accuracy - 6), with a margin of 6 in the exponent.
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)

@@ -1,15 +1,17 @@
 r"""Numbers of tokens, and the derivatives of their generating functions.
 
-A kind :math:`\kappa` has :math:`N_\kappa` independent tokens, each at node u with
-probability :math:`\pi_u`. In the integrals of `icl_theory.tokens.square`, each token
-that a term does not single out contributes a factor :math:`G_\kappa`. If a term singles
-out k tokens, the remaining factors make the k-th derivative of :math:`G^n`:
+A kind :math:`\kappa` has n independent tokens, each at node u with probability
+:math:`\pi_u`; the number n may be random. In the integrals of
+`icl_theory.tokens.square`, each token that a term does not single out contributes a
+factor :math:`G_\kappa`. If a term singles out k tokens, the mean of the term, summed
+over all choices of these tokens, has the k-th derivative of :math:`E\,G^n` as a factor:
 
 .. math:: G_\kappa = \sum_{u \in \kappa} \pi_u e^{-y_u}, \qquad
     \frac{d^k}{dG^k} E\,G^n = E[n (n - 1) \cdots (n - k + 1)\, G^{n - k}] .
 
-`TokenCount` evaluates these derivatives. `generating_function` evaluates G and its
-logarithm.
+Here :math:`y_u = s w_u`, with the weight :math:`w_u` of the node and the variable s of
+the integrals. `TokenCount` evaluates these derivatives. `generating_function` evaluates
+G and its logarithm.
 
 In the shapes below, U is the number of nodes, q the number of queries and J the number
 of values of s.
@@ -36,9 +38,9 @@ NEAR_1 = 0.5
 class TokenCount(NamedTuple):
     """The number of tokens of a kind, and the rows of their nodes."""
 
-    number: float  # N, the largest number of tokens
+    number: float  # N, the largest value of n
     rows: slice = slice(None)  # the rows of the kind's nodes in the list of all nodes
-    law: Lengths | None = None  # law of the number; None if it is always N
+    law: Lengths | None = None  # law of n; None if n is always N
 
     @property
     def least(self) -> float:
@@ -76,7 +78,7 @@ class GeneratingFunction(NamedTuple):
 def generating_function(
     probs: Array, decay: Array, minus_y: Array, rows: slice, absent: Array
 ) -> GeneratingFunction:
-    """Return G(s) of a kind for q queries at J nodes s, (q, J), and ln G.
+    """Return G and ln G of a kind, for q queries at J values of s.
 
     Callers multiply ln G by about N, the number of tokens. So the returned ln G has an
     absolute error far below 1/N, even if G is nearly 1.
@@ -108,9 +110,10 @@ def generating_function(
 
 
 def log_mean(mean: Array, mean_minus_1: Array) -> Array:
-    """Return ln G, from G - 1 if G is above 1/2, and otherwise from G itself."""
-    # Near 1, only G - 1 has all digits of ln G. Far below 1, only G has them.
-    # np.where evaluates both branches, and log1p(-1) would be infinite.
+    """Return ln G, from G - 1 if G is above ½, and otherwise from G, the ``mean``."""
+    # If G is near 1, only G - 1 has all digits of ln G. If G is far below 1, only G
+    # itself has them. Both logs are computed everywhere, and `np.maximum` keeps their
+    # arguments above 0 where they are not used.
     is_near_1 = mean_minus_1 > NEAR_1 - 1.0
     return np.where(
         is_near_1,
@@ -122,6 +125,7 @@ def log_mean(mean: Array, mean_minus_1: Array) -> Array:
 def weighted(weights: Array, array: Array, rows: slice = slice(None)) -> Array:
     """Return the sum of weights_u array_u over the nodes u of a kind, (q, J).
 
-    The ``weights`` are (q, U), and the ``array`` is (q, U, J).
+    The ``weights`` are (q, U), and the ``array`` is (q, U, J). The nodes of the kind
+    are the ``rows`` of both.
     """
     return np.asarray(np.matmul(weights[:, None, rows], array[:, rows])[:, 0])

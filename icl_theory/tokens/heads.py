@@ -2,6 +2,10 @@
 
 In `HeadsRisk` the scores of each head are free, and the tokens have any law. In
 `GaussianHeadsRisk` the inputs are Gaussian, and each head has one inverse temperature.
+
+In the shapes below, H is the number of heads, U the number of nodes of the tokens, Q
+the number of queries, D the number of coordinates of a value, R the number of runs and
+N the largest number of tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -32,16 +36,16 @@ from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 # The ranges of ln ω in which the best inverse temperature ω is searched for. The search
 # begins at `LOW_LOG_OMEGA` and goes up, with `FIRST_LOG_OMEGA` as its first upper end.
 # If the loss already rises at `LOW_LOG_OMEGA`, the range from `LOWEST_LOG_OMEGA` to
-# `LOW_LOG_OMEGA` is searched instead. For two heads, some laws with d above N have a
-# best ln ω in this lower range (-5.1 for d = 75, N = 50, and -7 for d = 1000, N = 20).
-# Below this range the loss of two heads is constant up to rounding. Values of ω above 2
-# are not searched, because larger ω need ever more nodes.
+# `LOW_LOG_OMEGA` is searched instead. For two heads, some laws with more dimensions d
+# than tokens N have a best ln ω in this lower range (-5.1 for d = 75, N = 50, and -7
+# for d = 1000, N = 20). Below this range the loss of two heads is constant up to
+# rounding. Values of ω above 2 are not searched, because larger ω need ever more nodes.
 LOWEST_LOG_OMEGA = -8.0
 LOW_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
 # Let o_h be the average of head h. A singular value of the matrix E[o_h · o_h'] is
-# treated as zero if it is below this share of the largest one.
+# treated as zero if it is below this share of the largest one: it may be rounding.
 NEGLIGIBLE = 1e-14
 # `HeadsRisk` takes at most this many heads. Each loss takes one integral for each pair
 # of heads: about 2000 integrals at this limit.
@@ -55,7 +59,7 @@ class Products(NamedTuple):
     """Mean products for one query. The averages of the H heads are o_1, ..., o_H.
 
     The rows and columns of the Gram matrix stand for the errors o_1 - y, ..., o_H - y
-    and, last, for the target y. There are U nodes.
+    and, last, for the target y.
     """
 
     prob: float  # probability of the query
@@ -221,33 +225,35 @@ class HeadsRisk(Risk):
         The first axis of ``params`` runs over the runs. Each run has B/R prompts of up
         to N tokens.
         """
+        # The array of queries is (B, 1), and the others are (B, N).
         query, node, is_missing, noise = prompts
         B = len(node)
         # The parameters of a run have a row for each head: its output weight, then its
-        # scores. `first_places` returns where the run of each prompt begins. The
-        # indices of output weights have the shape (B, H, 1), and the indices of scores
-        # (B, H, N).
+        # scores, with the axes (node, query). `first_places` returns where the
+        # parameters of each prompt's run begin. The indices of output weights have the
+        # shape (B, H, 1), and the indices of scores (B, H, N).
         columns = params.shape[2]
         first_of_head = columns * np.arange(self.heads)[:, None]
         output_place = first_places(params, B)[:, None] + first_of_head
-        place_among_scores = node * len(self.tokens.asked) + query
+        number_of_queries = len(self.tokens.asked)
+        place_among_scores = node * number_of_queries + query
         score_place = output_place + 1 + place_among_scores[:, None]
         mu = params.ravel()[output_place[:, :, 0]]
         scores = params.ravel()[score_place]
         attention, _ = softmax(np.where(is_missing[:, None], -np.inf, scores))
 
-        errors = self.tokens.errors[query, node]
-        target = self._target[query[:, 0]]
+        errors = self.tokens.errors[query, node]  # (B, N, D)
+        target = self._target[query[:, 0]]  # (B, D)
         mean_errors = np.einsum("bhn,bnd->bhd", attention, errors)
         mean_noise = np.einsum("bhn,bn->bh", attention, noise)
-        # Σ μ_h o_h - y, without the noise. The noise counts as one more coordinate,
-        # because it is independent of all other coordinates.
+        # Σ μ_h o_h - y = Σ μ_h (o_h - y) + (Σ μ_h - 1) y, without the noise. The noise
+        # counts as one more coordinate, because it is independent of the others.
         residual = np.einsum("bh,bhd->bd", mu, mean_errors)
         residual = residual + (mu.sum(axis=1) - 1.0)[:, None] * target
         noise_residual = np.einsum("bh,bh->b", mu, mean_noise)
         losses = 0.5 * (np.sum(residual**2, axis=1) + noise_residual**2)
 
-        averages = mean_errors + target[:, None]
+        averages = mean_errors + target[:, None]  # o_h, (B, H, D)
         # ∂loss/∂μ_h = o_h·r + ξ̄_h r_noise, with the residual r, the mean noise ξ̄_h of
         # head h and the residual r_noise of the noise
         output_slopes = np.einsum("bhd,bd->bh", averages, residual)
@@ -309,7 +315,7 @@ class HeadsRisk(Risk):
         tokens = self.tokens
         H = len(scores)
         scores_by_head = scores.reshape(H, *tokens.mean_square.shape)
-        # Half of E|o_h - y|² and half of E|o_h|², with their gradients.
+        # Half of E|o_h - y|² and half of E|o_h|² for each head, with their gradients.
         errors_squared = [tokens.moments(theta) for theta in scores_by_head]
         averages_squared = [
             self._without_target.moments(theta) for theta in scores_by_head
@@ -413,7 +419,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         """Loss and its gradient, (2H,)."""
         output, omega = np.split(params, 2)
         loss = 0.0
-        gradient = np.zeros((2, len(output)))
+        gradient = np.zeros((2, len(output)))  # for the output weights, and for ω
         for prob, scores, heads in self._queries(omega):
             # The scores of head h are ω_h times the scores for ω = 1.
             params_of_heads = np.column_stack([output, np.outer(omega, scores)])
@@ -489,7 +495,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         return {"output": output, "omega": omega}
 
     def _queries(self, omega: Array) -> tuple[_Query, ...]:
-        """Return nodes that are fine enough for given inverse temperatures.
+        """Return nodes for each length r, fine enough for given inverse temperatures.
 
         All ω up to the next power of two have the same nodes, which a cache keeps.
         """
@@ -531,25 +537,26 @@ class GaussianHeadsRisk(WithStart, Risk):
         return GaussianPrompts(x[:, :-1], labels, x[:, -1], y[:, -1])
 
     def _losses_on(self, params: Array, prompts: GaussianPrompts) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`.
+        """Return losses and derivatives on B prompts of R runs, see `Sampled`.
 
-        The parameters of the runs are (R, 2H). There are B prompts for each run.
+        The parameters of the runs are (R, 2H). Each run has B/R prompts.
         """
         labels = prompts.labels
         size = len(labels) // len(params)
-        # Output weights and inverse temperatures of each prompt's run, (H, RB). In the
-        # sums below, the letter b is for all RB prompts.
+        # Output weights and inverse temperatures of each prompt's run, (H, B).
         output, omega = np.split(np.repeat(params, size, axis=0).T, 2)
         scores = np.einsum("bnd,bd->bn", prompts.tokens, prompts.query)
         attention, _ = softmax(omega[:, :, None] * scores)
-        means = np.einsum("hbn,bn->hb", attention, labels)
+        means = np.einsum("hbn,bn->hb", attention, labels)  # o_h of each prompt
         error = np.sum(output * means, axis=0) - prompts.answer
-        # ∂ mean/∂ω = Σ_n a_n (score_n - mean score) label_n
+        # ∂o_h/∂ω_h = Σ_n a_n (score_n - mean score) label_n, with the attention a_n of
+        # the head and the scores for ω = 1
         mean_scores = np.einsum("hbn,bn->hb", attention, scores)
         centred = scores - mean_scores[:, :, None]
         slope_of_mean = np.einsum("hbn,hbn,bn->hb", attention, centred, labels)
         slopes = error * np.concatenate([means, output * slope_of_mean])
-        # The places of the derivatives of each prompt among the parameters of all runs
+        # The indices of the parameters of each prompt's run among the parameters of all
+        # runs, (B, 2H)
         places = first_places(params, len(labels)) + np.arange(params.shape[1])
         return Pass(0.5 * error**2, places, slopes.T)
 
@@ -591,7 +598,7 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     from scipy.optimize import brentq  # slow to load
 
     signs = np.array([1.0, -1.0])[:heads]
-    # The search does not use the start.
+    # A risk needs a start, which the search does not use.
     risk = GaussianHeadsRisk(d, N, noise, np.zeros(2 * heads))
 
     # Cached, because the search below and brentq evaluate the same ends, and a slope

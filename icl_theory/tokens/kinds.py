@@ -135,12 +135,15 @@ class _Kinds(NamedTuple):
                 rows = count.rows
                 result[:, k] = errors[:, rows].swapaxes(1, 2) @ t[:, rows]
         else:
-            for d in range(M):
-                result[:, :, d] = self.summed(errors[:, :, d, None] * t)
+            for m in range(M):
+                result[:, :, m] = self.summed(errors[:, :, m, None] * t)
         return result
 
     def fields(self, errors: Array, vectors: Array) -> Array:
-        """Return e_u·V_κ at the nodes u of each kind κ, (q, U, J)."""
+        """Return e_u·V_κ at the nodes u of each kind κ, (q, U, J).
+
+        The ``vectors`` V are (q, K, M, J).
+        """
         q, K, M, J = vectors.shape
         result = np.zeros((q, errors.shape[1], J), dtype=vectors.dtype)
         # One product of matrices for each kind, or one sum for each coordinate,
@@ -150,8 +153,8 @@ class _Kinds(NamedTuple):
                 rows = count.rows
                 result[:, rows] = errors[:, rows] @ vectors[:, k]
         else:
-            for d in range(M):
-                result += errors[:, :, d, None] * self.at_nodes(vectors[:, :, d])
+            for m in range(M):
+                result += errors[:, :, m, None] * self.at_nodes(vectors[:, :, m])
         return result
 
 
@@ -185,6 +188,8 @@ class _Integrand(NamedTuple):
     d_d: Array  # the derivative with respect to d, (q, K, J)
 
 
+# A function of the kinds, the factors for each token, the sums over the nodes of each
+# kind, and the weights of the rule.
 IntegrandFunction = Callable[[_Kinds, _Tokens, _Sums, Array], _Integrand]
 
 
@@ -218,7 +223,7 @@ def moments(
         The part of D that is not the square of e, such as label noise.
     together : Together, optional
         Numbers of tokens of kinds that grow together. They replace the numbers of
-        ``counts``, which are the largest numbers of each kind.
+        ``counts``, which are then the largest numbers of each kind.
     """
     integrate = partial(_integrate, _Kinds.of(counts), errors, together)
     # The numbers of tokens that decide which values of s the rule has.
@@ -245,7 +250,8 @@ def _integrate(
     q, U = queries.log_w.shape
     dtype = float if queries.turn is None else complex
     loss = np.zeros(q, dtype)
-    # The gradient has a term through each of the sums g, G and d.
+    # The gradient has a term through each of the sums g, G and d. In the subscripts
+    # below, u is a node and j a value of s.
     through_g, through_G, through_d = np.zeros((3, q, U), dtype)
     attention, squares = np.zeros((2, q, U), dtype)
     for nodes in _chunks(rule, q, U, kinds, e.shape[2], together):
@@ -263,13 +269,13 @@ def _integrate(
         # G is -b = -t G.
         slope_of_t = t - ty
         slope_of_ty = (2.0 - tokens.y) * ty
-        through_g += np.einsum("qcj,qcj->qc", slope_of_t, field)
-        through_G -= 0.5 * np.einsum("qcj,qcj->qc", t, G_d_G)
-        through_d += 0.5 * np.einsum("qcj,qcj->qc", slope_of_ty, d_d)
+        through_g += np.einsum("quj,quj->qu", slope_of_t, field)
+        through_G -= 0.5 * np.einsum("quj,quj->qu", t, G_d_G)
+        through_d += 0.5 * np.einsum("quj,quj->qu", slope_of_ty, d_d)
         # d_d is P E[n]. The expected attention on a node is the integral of P E[n] t,
         # and E Σ a_i² over the tokens i of a node is the integral of P E[n] t y.
-        attention += np.einsum("qcj,qcj->qc", t, d_d)
-        squares += np.einsum("qcj,qcj->qc", ty, d_d)
+        attention += np.einsum("quj,quj->qu", t, d_d)
+        squares += np.einsum("quj,quj->qu", ty, d_d)
     # `balance` adds the terms up so that the gradient of a query sums to zero, and
     # returns the sum of their sizes as its scale.
     gradient, scale = balance(through_g, through_G, queries.D * through_d)
@@ -304,6 +310,7 @@ def _chunks(
     largest = q * max(U, vectors * M)
     # An upper estimate: 20 such arrays, of 8 bytes a number, exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
+    # An array of `BLOCK` numbers stays in the processor's cache.
     nodes_at_a_time = max(1, BLOCK // largest)
     for start in range(0, len(rule.log_s), nodes_at_a_time):
         part = slice(start, start + nodes_at_a_time)
@@ -436,7 +443,8 @@ def _over_lengths(
     q, K, M, J = sums.g.shape
     # Π_κ G_κ^N_lκ, times the probability of the length and the weights of the rule.
     P = _exp(N @ tokens.log) * together.probs[:, None] * weights  # (q, L, J)
-    H = (N @ sums.g.reshape(q, K, M * J)).reshape(q, len(N), M, J)
+    H = (N @ sums.g.reshape(q, K, M * J)).reshape(q, len(N), M, J)  # Σ_κ N_lκ g_κ
+    # The bracket of the formula, (q, L, J).
     bracket = np.einsum("qldj,qldj->qlj", H, H) + N @ (sums.d - sums.squares)
     terms = P * bracket
     PN = N.T @ P  # Σ_l P_l N_lκ, (q, K, J)
@@ -471,7 +479,8 @@ def _mend_cancelled(
     """
     loss = result.loss.real
     # A gradient is compared with its terms and also with the loss, because a term may
-    # itself be an integral in which large numbers cancel.
+    # itself be an integral in which large numbers cancel. The weight ½ of the loss is
+    # not critical, because both ways to compute the gradient are right.
     size = np.abs(result.gradient.real).sum(axis=1)
     is_cancelled = size < CANCELLED * (scale + 0.5 * loss)
     if not is_cancelled.any():
@@ -512,10 +521,10 @@ def _sum_over_pairs(
 ) -> Array:
     """Return the gradient of a single query as a mean over lengths, (U,).
 
-    The gradient of each length is a sum over pairs of nodes.
+    The gradient of each length is a sum over pairs of nodes. For ``form`` see `_form`.
     """
     tokens = _tokens(single, kinds, rule)
-    b = tokens.t * kinds.at_nodes(tokens.G)
+    b = tokens.t * kinds.at_nodes(tokens.G)  # t is b/G
     generating_functions = [
         GeneratingFunction(tokens.G[:, k], tokens.log[:, k])
         for k in range(len(kinds.sizes))
@@ -552,14 +561,14 @@ def _fixed_counts(kinds: _Kinds, numbers: Array) -> list[TokenCount]:
 
 
 def _form(errors: Array) -> Callable[[slice, Array, Array], object]:
-    """Return a function ``form(rows, z, out)`` that writes C z to ``out``, (U, J).
+    """Return a function ``form(rows, z, out)`` that writes C z to ``out``.
 
-    Here C = e eᵀ, with the errors e of one query, (U, M). The array z has only the rows
-    of some nodes, and is zero at all others.
+    Here C = e eᵀ, with the ``errors`` e of one query, (U, M). The array z has only the
+    ``rows`` of some nodes, and is zero at all others. The array ``out`` is (1, U, J).
     """
 
     def form(rows: slice, z: Array, out: Array) -> None:
-        # C z = e (eᵀ z) takes fewer products than C itself.
+        # C z = e (eᵀ z) takes fewer products than a product with C itself.
         np.matmul(errors, errors[rows].T @ z, out=out)
 
     return form

@@ -244,7 +244,7 @@ class _Circle(NamedTuple):
     """Points z on a circle of the radius r, and the power series in z of one label.
 
     The points are on one half of the circle. On the other half the values of all
-    functions are the conjugates; the weights in ``to_coefficients`` account for them.
+    functions are the conjugates; the weights in ``to_means`` account for them.
     """
 
     k: NDArray[np.intp]  # numbers of tokens of one label that are not too rare, (k,)

@@ -122,7 +122,7 @@ class CountedTokens(Sampled[NodeCounts]):
         size = prompts_per_run(prompts, R)  # B/R
         n = prompts.counts.reshape(R, size, U)
         nu = prompts.noise.reshape(R, size, U)
-        e = self.risk.errors[0]
+        e = self.risk.errors[0]  # of the only query, (U, D)
         # Weights relative to the largest one of a run, (R, U, 1). The factor cancels.
         w = np.exp(scores - scores.max(axis=1, keepdims=True))[:, :, None]
         Z = n @ w  # (R, B/R, 1)

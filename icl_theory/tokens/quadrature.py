@@ -120,7 +120,7 @@ def trimmed(
         return nodes
     log_s = nodes.log_s[::stride]
     y = np.exp(np.minimum(log_w.T[:, :, None] + log_s, LOG_LARGEST_Y))
-    decay = np.exp(np.negative(y, out=y), out=y)
+    decay = np.exp(np.negative(y, out=y), out=y)  # (Q, U, tested nodes)
     log_product = np.zeros((len(decay), len(log_s)))
     for count in counts:
         # E G^n and its derivatives up to the order `HIGHEST` decay at least as fast as

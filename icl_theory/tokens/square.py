@@ -290,14 +290,14 @@ def _blocks(
     ``LARGEST_UNNEEDED_SHARE`` of the cache goes to values of s that a query does not
     need.
     """
-    # A query has U numbers at each value of s.
-    needed_numbers: list[int] = (U * needed[order]).tolist()
+    # An array has U entries for a query at each value of s.
+    needed_entries: list[int] = (U * needed[order]).tolist()
     start = 0
     unneeded = 0
-    for i, number in enumerate(needed_numbers):
-        number_of_first = needed_numbers[start]
-        unneeded += number_of_first - number
-        block_size = (i + 1 - start) * number_of_first
+    for i, entries in enumerate(needed_entries):
+        entries_of_first = needed_entries[start]
+        unneeded += entries_of_first - entries
+        block_size = (i + 1 - start) * entries_of_first
         is_full = block_size > BLOCK or unneeded > LARGEST_UNNEEDED_SHARE * BLOCK
         if i > start and is_full:
             yield order[start:i]

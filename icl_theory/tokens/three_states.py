@@ -148,24 +148,23 @@ class ThreeStateCounts(CountLaw):
                     self._block(row_sums, row_laws.probability, mean_cofactor)
                 )
             # Each array is joined from the arrays of the blocks.
-            counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
-            is_possible = probability > 0.0
+            part = _Block(*map(np.concatenate, zip(*blocks, strict=True)))
+            is_possible = part.probability > 0.0
             yield Table(
-                counts=counts[is_possible],
+                counts=part.counts[is_possible],
                 query=np.zeros(is_possible.sum(), dtype=np.intp),
-                probability=probability[is_possible],
-                truth=truth[is_possible],
+                probability=part.probability[is_possible],
+                truth=part.truth[is_possible],
             )
 
     def _block(
         self, row_sums: _RowSums, probability: Array, mean_cofactor: Array
-    ) -> tuple[Array, Array, Array]:
-        """Return counts, probabilities and next-symbol laws of one block of rows.
+    ) -> _Block:
+        """Return the rows of the table for given row sums r of the matrix n.
 
-        All rows of the block have the same row sums r of the matrix n. The array
-        ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row with the
-        sum r. The array ``mean_cofactor``, (T, T), has a part of the mean of C for each
-        pair of sums of rows 1 and 2 in the columns 1 and 2, see
+        The array ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row
+        with the sum r. The array ``mean_cofactor``, (T, T), has a part of the mean of C
+        for each pair of sums of rows 1 and 2 in the columns 1 and 2, see
         `_RowLaws.mean_cofactors`.
         """
         r0, r1, r2 = row_sums
@@ -195,13 +194,15 @@ class ThreeStateCounts(CountLaw):
         # tokens have another predecessor.
         if not self.first:
             counts_of_six_kinds = np.hstack([row_0, totals - row_0])
-            return counts_of_six_kinds, np.sum(per_start, axis=0), truth
+            return _Block(counts_of_six_kinds, np.sum(per_start, axis=0), truth)
         # The first symbol is a token of its own kind, so each start has its own rows.
         counts = []
         for start in np.eye(3):
             starts = np.broadcast_to(start, row_0.shape)
             counts.append(np.hstack([row_0, totals - row_0 - start, starts]))
-        return np.vstack(counts), np.concatenate(per_start), np.tile(truth, (3, 1))
+        return _Block(
+            np.vstack(counts), np.concatenate(per_start), np.tile(truth, (3, 1))
+        )
 
     def predictors(self) -> dict[str, float]:
         """Return the log losses of three predictions, in nats.
@@ -262,6 +263,14 @@ class ThreeStateCounts(CountLaw):
         # argsort inverts a permutation, here the one from names to symbols.
         name_of_symbol = np.argsort(symbol_of_name, axis=1)
         return np.take_along_axis(name_of_symbol, symbols, axis=1)
+
+
+class _Block(NamedTuple):
+    """Rows of a table, without the query."""
+
+    counts: Array  # number of tokens of each kind, (A, 6), or (A, 9) with ``first``
+    probability: Array  # (A,); zero for counts that no sequence has
+    truth: Array  # probabilities of the next symbol, given the counts, (A, 3)
 
 
 class _RowSums(NamedTuple):
