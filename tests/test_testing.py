@@ -343,7 +343,7 @@ FAULTS: dict[type[Toy], str] = {
     DrawingInClosedForm: r"closed form of a risk that draws data or is scheduled: expected None, found a line",
     Held: r"pickle, .*: expected no exception, found .*lambda",
     OtherCopy: r"loss of a copy by pickle at the initial point: expected the same bits",
-    WrongHessian: r"Hessian product at the initial point, entry .*: expected that by differences of gradients, ",
+    WrongHessian: r"Hessian product at the initial point, entry .*: expected the product estimated by differences of gradients, ",
     FlatHessian: r"shape of the Hessian product at the initial point: expected \(2,\), found \(3,\)",
     WrongShape: r"shape of the gradient at the initial point: expected \(2,\), found \(2, 1\)",
     SinglePrecision: r"dtype of the gradient at the initial point: expected float64, found float32",

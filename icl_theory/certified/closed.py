@@ -211,7 +211,10 @@ def _infinite_prompt_forms(
     # With γ = 0 the gradient is zero, and nothing moves.
     if run.method != "flow" and risk.gamma > 0.0:
         parameters = "γ" if exact is None else "L, Δ"
-        basis = f"the map u ← u + c a s² with exact {parameters}, η and ε, and a bounded sum"
+        basis = (
+            f"the map u ← u + c a s² with exact {parameters}, η and ε, and a bounded"
+            " sum"
+        )
         if epsilon > 0.0:
             yield ClosedForm(
                 "steps",

@@ -153,7 +153,9 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     if risk.stochastic:
         raise argument_error("risk", risk, "one that does not draw its data")
     if risk.scheduled:
-        raise argument_error("risk", risk, "one that is the same at all steps")
+        raise argument_error(
+            "risk", risk, "one whose loss is the same function at all steps"
+        )
     search_start = risk.initial if start is None else risk._checked(start)
     _first_loss, first_gradient = risk.evaluate(search_start)
     # Later gradients count as zero if they are small compared with the first one.

@@ -110,7 +110,7 @@ class GroupedRegression(Family):
             "attends_last",
             "i8",
             "steps",
-            "end of Phase I of the last group; -1 if the run ends before",
+            "end of Phase I of the last group to attend; -1 if not all groups attend",
         ),
     )
 
@@ -306,7 +306,7 @@ class GaussianRegression(Family):
         symbol="L",
         tex="L",
         unit="label units",
-        meaning="root mean square gradient of the functions",
+        meaning="root mean square norm of the gradient of the functions",
     )
     d: int = parameter(
         4,

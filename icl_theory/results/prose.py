@@ -272,7 +272,7 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
         source = _joined(sources[name])
         quotation = re.search(pattern, source)
         if quotation is None:
-            reason = f"{match[0]} is not what the row says, which is {source!r}"
+            reason = f"{match[0]} does not occur in the text of the row: {source!r}"
             raise refusal(paper, reason)
         return typeset(quotation["number"])
 

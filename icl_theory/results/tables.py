@@ -366,7 +366,9 @@ def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     The pairs are not a dictionary, because two columns may have the same heading.
     """
     if not hasattr(table, "columns") or not len(table.columns):
-        raise argument_error("table", table, "a table of pandas with a column or more")
+        raise argument_error(
+            "table", table, "a pandas DataFrame with at least one column"
+        )
     return [(str(name), list(column)) for name, column in table.items()]
 
 
@@ -375,7 +377,7 @@ def _sentences(notes: Iterable[str]) -> list[str]:
 
     A single text, or an entry that is not a text, raises a ValueError.
     """
-    allowed = "sentences, one or more in a tuple"
+    allowed = "a tuple of sentences"
     sentences = [*_validate.iterable("notes", notes, allowed)]
     if not all(isinstance(sentence, str) for sentence in sentences):
         raise argument_error("notes", notes, allowed)

@@ -139,7 +139,7 @@ class Claim:
         """
         # The words of the verdict are for success, and would be wrong after a failure.
         if not holds:
-            verdict = f"{Outcome.FAILS.value}: see measured"
+            verdict = f"{Outcome.FAILS.value}: see the column 'measured'"
         return cls(
             name="",
             source="",

@@ -259,7 +259,7 @@ def _finished_chunks(
                     finished = Finished(chunk, values, may_be_stored=False)
                 yield finished
     except (BrokenExecutor, CancelledError) as error:
-        raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
+        raise ChildProcessError(f"the workers died: {one_line(error)}") from None
     finally:
         running.cancel()
 

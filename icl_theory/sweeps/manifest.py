@@ -216,7 +216,7 @@ def difference(stored: dict[str, Any], new: dict[str, Any], most: int = 4) -> st
         return "; ".join(differences[:most])
     # No axis differs, so the two lists of axes can differ only in their order.
     if stored["axes"] != new["axes"]:
-        return "its quantities have another order"
+        return "its parameters are in another order"
     return ""
 
 

@@ -145,12 +145,20 @@ class Store:
         # programs that read the folder as a table would take it for a part.
         match = PART.fullmatch(entry.name)
         if match is None:
-            raise damaged(self.path, entry.name, "no sweep has written it there")
+            raise damaged(
+                self.path,
+                entry.name,
+                "no sweep has written a file of this name in this folder",
+            )
         chunk = int(match["chunk"])
         is_outside_grid = chunk >= len(self.done)
         has_another_file = chunk in self.names
         if is_outside_grid or has_another_file:
-            raise damaged(self.path, entry.name, "no sweep has written it there")
+            raise damaged(
+                self.path,
+                entry.name,
+                "no sweep has written a file of this name in this folder",
+            )
         expected_size = int(match["size"], 16)
         if entry.stat(follow_symlinks=False).st_size >= expected_size:
             self._record_part(chunk, entry.name)

@@ -696,7 +696,7 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
             product,
             allowed,
             subject,
-            "that by differences of gradients",
+            "the product estimated by differences of gradients",
         )
 
 

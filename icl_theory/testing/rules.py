@@ -370,7 +370,7 @@ def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> 
             trained,
             allowed,
             f"parameters at step {state.t}",
-            "those of a loop over step",
+            "the parameters of a loop over step",
         )
     for t in range(1, last + 1):
         shorter = descend(risk, eta, steps=t, rule=rule, give_up=False)

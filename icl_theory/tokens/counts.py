@@ -422,7 +422,9 @@ class TwoStateCounts(CountLaw):
     def _check_prior(self) -> None:
         """Check the arguments of random chains, and set their concentrations."""
         if self.probs is not None:
-            raise argument_error("probs", self.probs, "left out without transitions")
+            raise argument_error(
+                "probs", self.probs, "left out unless transitions are given"
+            )
         given = 1.0 if self.concentration is None else self.concentration
         concentration = real_array("concentration", given, dimensions(given), LARGEST)
         if concentration.shape not in ((), (2, 2)) or (concentration <= 0).any():
@@ -435,7 +437,7 @@ class TwoStateCounts(CountLaw):
         """Check the arguments of given chains, and set them as arrays."""
         if self.concentration is not None:
             raise argument_error(
-                "concentration", self.concentration, "left out with transitions"
+                "concentration", self.concentration, "left out if transitions are given"
             )
         chains = distributions("transitions", self.transitions)  # type: ignore[arg-type]
         if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
@@ -451,7 +453,7 @@ class TwoStateCounts(CountLaw):
                 raise argument_error(
                     "transitions",
                     self.transitions,
-                    "without a chain that never changes, if the start is stationary",
+                    "chains that can change their state, if the start is stationary",
                 )
         set_fields(self, transitions=chains, probs=probs)
 

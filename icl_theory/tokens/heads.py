@@ -126,7 +126,11 @@ class HeadsRisk(Risk):
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
         # The loss contains the target, which second moments of the errors do not give.
         if self.tokens.second is not None:
-            raise argument_error("tokens", self.tokens, "given by values and a target")
+            raise argument_error(
+                "tokens",
+                self.tokens,
+                "given by values and a target, not by second moments",
+            )
         # `product` needs kinds whose numbers of tokens are independent.
         if self.tokens.grow_together:
             raise argument_error(

@@ -114,7 +114,9 @@ class Lengths:
         n = first + np.arange(begin, end, dtype=np.float64)
         p = p[begin:end]
         if n[-1] == 0.0:
-            raise argument_error("probs", probs, "positive for at least one token")
+            raise argument_error(
+                "probs", probs, "positive for some number of tokens above 0"
+            )
         self.least = int(n[0])
         self.most = float(n[-1])
         self.places = int(n[-1])

@@ -339,7 +339,10 @@ class TokenRisk(Risk):
         all_D = {kind.values.shape[1] for kind in kinds}
         if len(all_D) > 1:
             raise argument_error(
-                "values", sorted(all_D), "of one dimension in all kinds"
+                "values",
+                sorted(all_D),
+                "of the same number of coordinates in all"
+                " kinds (the numbers are shown)",
             )
         (D,) = all_D
         target = _rows("target", self.target, D, "coordinate", axes=2)
@@ -729,7 +732,9 @@ def _grown_together(
         return None
     if len(sizes) > 1:
         raise argument_error(
-            "number", sorted(sizes), "of one size in all kinds (the sizes are shown)"
+            "number",
+            sorted(sizes),
+            "of the same length in all kinds (the lengths are shown)",
         )
     (L,) = sizes
     numbers = _numbers_of_lengths(kinds, L)

@@ -120,7 +120,10 @@ def test_a_part_that_is_removed_as_said_is_computed_again(path: Path) -> None:
 def test_a_chunk_that_is_there_twice_is_refused(path: Path) -> None:
     name = part(path, 1).name
     (path / f"{name[:-10]}00.parquet").write_bytes(b"x" * 10_000)
-    assert "cannot be used: no sweep has written it there" in refused(path)
+    assert (
+        "cannot be used: no sweep has written a file of this name in this folder"
+        in refused(path)
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,8 +140,9 @@ def test_what_would_be_taken_for_more_of_the_table_is_refused(
     path: Path, name: str
 ) -> None:
     (path / name).mkdir() if name == "d.parquet" else (path / name).write_text("")
-    assert f"its file {name} cannot be used: no sweep has written it there" in refused(
-        path
+    assert (
+        f"its file {name} cannot be used: no sweep has written a file of this name in this folder"
+        in refused(path)
     )
 
 

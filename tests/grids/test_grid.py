@@ -222,9 +222,7 @@ def test_the_number_of_blas_threads_is_as_before_afterwards() -> None:
 def test_a_worker_that_dies_is_an_error_in_one_line() -> None:
     with (
         processes(1) as pool,
-        pytest.raises(
-            ChildProcessError, match="the workers are gone: BrokenProcessPool"
-        ),
+        pytest.raises(ChildProcessError, match="the workers died: BrokenProcessPool"),
     ):
         evaluate(grid(5, 2), Squares(dies=1.0), executor=pool)
 

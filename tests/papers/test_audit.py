@@ -81,7 +81,7 @@ def test_a_violated_claim_is_status_one(
     broken = replace(
         part,
         claims=(
-            replace(part.claims[0], verdict="fails: see measured"),
+            replace(part.claims[0], verdict="fails: see the column 'measured'"),
             *part.claims[1:],
         ),
     )
@@ -214,7 +214,7 @@ def test_a_row_whose_measurements_are_not_as_expected_fails_whatever_it_says(
 
         claims = [even(quick) for quick in (True, False)]
         assert {claim.verdict for claim in claims} == {
-            verdict if holds else "fails: see measured"
+            verdict if holds else "fails: see the column 'measured'"
         }
         assert [claim.bound for claim in claims] == ["found", "declared"]
         assert {claim.violated for claim in claims} == {

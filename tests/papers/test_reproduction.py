@@ -346,7 +346,7 @@ REFUSED = [
     ("(holds)", "(fails)", "written for the verdict 'fails', and the measurements"),
     ("Found of", "{{row | a ratio}} of", "quotes no row or question; there are"),
     ("Found of", "{{<row> | a factor}} of", "has no question mark for a number"),
-    ("Found of", "{{<row> | factor ?}} of", "is not what the row says, which is"),
+    ("Found of", "{{<row> | factor ?}} of", "does not occur in the text of the row:"),
     ("- Claim (holds)", "- Claim (true)", "begins with '- Claim (holds):'"),
 ]
 

@@ -375,7 +375,7 @@ def test_cross_terms_are_compared_with_the_growth_by_sums_over_functions(
     assert "|β_mk|(K-1)/α_k off 1 by 1e-1" in row(True).measured
     assert row(True).verdict.endswith("against the growth it holds: |β_mk| = α_k/(K-1)")
     monkeypatch.setattr(lemmas, "_cross_terms_over_growth", lambda: 1e-6)
-    assert row(True).verdict == "fails: see measured"
+    assert row(True).verdict == "fails: see the column 'measured'"
 
 
 def test_the_sums_over_functions_notice_a_wrong_cross_term(

@@ -711,7 +711,9 @@ class InductionHeads(Family):
             if shape[1:] != (k, k):
                 raise argument_error("transitions", shape, f"of shape (C, {k}, {k})")
             if self.chains is not None:
-                raise argument_error("chains", self.chains, "left out with transitions")
+                raise argument_error(
+                    "chains", self.chains, "left out if transitions are given"
+                )
 
     def _check_start(self) -> None:
         """Raise an error if start, scores, match or the number of points do not fit."""

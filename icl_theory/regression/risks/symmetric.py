@@ -602,7 +602,8 @@ def _require_mean_squares(error_forms: Array, variogram: ArrayLike) -> None:
         raise argument_error(
             "variogram",
             variogram,
-            "one for which all mean squared differences are >= 0",
+            "the variogram of a random function: every mean squared difference must"
+            " be >= 0",
         )
 
 

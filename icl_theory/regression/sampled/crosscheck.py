@@ -172,7 +172,9 @@ def crosscheck(
     population, note = _population(run_or_risk, N)
     run = run_or_risk if isinstance(run_or_risk, Trajectory) else None
     if phases and run is None:
-        raise argument_error("phases", phases, "0 for a risk, which has no phases")
+        raise argument_error(
+            "phases", phases, "0 if a risk is given: only a run has phases"
+        )
     if eta is None:
         eta = 1.0 if run is None else run.eta
     eta = number("eta", eta)
@@ -584,7 +586,10 @@ def _compare_curves(curves: _Curves) -> _Compared:
     """
     t = curves.t
     if not t.size:
-        return _Compared(checks=[], notes=["nothing is left to learn for SGD"])
+        return _Compared(
+            checks=[],
+            notes=["SGD is not compared, because exact descent takes no step"],
+        )
     limit = curves.limit
     spread = curves.spread
     # The differences in units of the spread, (T,). The last argument tells the size of

@@ -175,7 +175,9 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
     leaves it, this mean. A red line marks the step at which the user's curve leaves the
     reference. A dashed curve shows the explanation that fits best, if one was found.
     """
-    instance("found", found, CurveComparison, "what run.compare returns")
+    instance(
+        "found", found, CurveComparison, "a CurveComparison, as returned by run.compare"
+    )
     with styled():
         ax = new_figure(4.6, 3.2).subplots() if ax is None else axes("ax", ax)
         t = np.maximum(found.t, FIRST_STEP)
