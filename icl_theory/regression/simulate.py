@@ -213,7 +213,7 @@ def compare_coordinates(
         raise argument_error(
             "coordinates",
             arguments["coordinates"],
-            "left out: there is one run for each",
+            "left out: the function runs all three coordinates",
         )
     runs: dict[str, Trajectory] = {}
     for name in COORDINATES:

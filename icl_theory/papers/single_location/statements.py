@@ -4,12 +4,13 @@ The functions that are decorated with `row` or `identity` are rows of the audit:
 docstrings are the statements, and ``quick`` asks for a smaller measurement. `LOCATION`
 says which statement of the papers each row tests.
 
-One of the N tokens of a prompt is informative. Its mean is √snr k* with a unit vector
-k*, and its deviation in each coordinate is γ. All other tokens are standard normal. The
-label is the coordinate of the informative token along a unit vector v*, plus noise of
-the deviation σ. Attention has the scores k·X and the values v·X of the tokens X; "erf"
-and "linear" attention multiply the scores by λ. The array ``overlaps`` of a run has the
-overlaps κ = k·k*, ν = v·v*, θ = v·k*, η = k·v* and ρ = k·v, in this order.
+One of the N tokens of a prompt is informative. The tokens are normal, in d dimensions.
+The informative one has the mean √snr k* with a unit vector k*, and the deviation γ in
+each coordinate; all others have the mean 0 and the deviation 1. The label is the
+coordinate of the informative token along a unit vector v* orthogonal to k*, plus noise
+of the deviation σ. Attention has the scores k·X and the values v·X of the tokens X;
+"erf" and "linear" attention multiply the scores by λ. The array ``overlaps`` of a run
+has the overlaps κ = k·k*, ν = v·v*, θ = v·k*, η = k·v* and ρ = k·v, in this order.
 """
 
 from __future__ import annotations
@@ -273,10 +274,10 @@ def positions(quick: bool) -> Claim:
     """
     first_probabilities = (0.5,) if quick else (0.2, 0.5, 0.9)
     N, snr = (3, 1.0) if quick else (4, 4.0)
-    # The parameters are (κ, κ', ν, ν', b), with the coordinates κ' of k orthogonal to k*
-    # and ν' of v orthogonal to v*, and the bias b of the first position. The positional
-    # start has attention that depends only on the position, with a large b. The
-    # semantic start has attention that depends only on k*, with a large κ.
+    # The parameters are (κ, κ', ν, ν', b), with the coordinates κ' of k orthogonal to
+    # k* and ν' of v orthogonal to v*, and the bias b of the first position. The
+    # positional start has attention that depends only on the position, with a large b.
+    # The semantic start has attention that depends only on k*, with a large κ.
     positional = (0.0, 0.0, 1.0, 0.0, 4.0)
     semantic = (3.0, 0.0, 1.0, 0.0, 0.0)
     distances = []
@@ -290,8 +291,7 @@ def positions(quick: bool) -> Claim:
         # have an error, for which the bound leaves room.
         max(distances) < 1e-5,
         f"N = {N}, snr = {snr:g}, first position with probability"
-        f" {listed(first_probabilities)}; from"
-        " attention to it, or to k*, alone",
+        f" {listed(first_probabilities)}; from attention to it, or to k*, alone",
         f"(κ, ν, b) off the Bayes predictor's by less than {decade(max(distances))}",
     )
 

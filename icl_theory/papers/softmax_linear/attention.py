@@ -190,8 +190,8 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
 def _integrands(N: int, log_s: Array, t: Array, t_probs: Array) -> Array:
     """Return the integrands of S_2, S_3 and S_22 over ln s at S nodes, (3, S).
 
-    The integrals of `weight_moments` are over s. Their integrands get one more factor
-    s, because ds = s d ln s. ``t_probs``, (T,), has the probabilities of the T scores.
+    They have one more factor s than the integrands over s in `weight_moments`, because
+    ds = s d ln s. ``t_probs``, (T,), has the probabilities of the T scores t.
     """
     # ln(s e^t) for each pair of a node in ln s and a score t, (S, T).
     exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)

@@ -75,13 +75,13 @@ class SelectionRisk(Samplable[Inputs]):
     .. math:: \mathcal L = \frac1n\sum_i \ell(o_i), \qquad
         o_i = \sum_t a_{it}\gamma_{it}, \qquad a_{it} = \mathrm{softmax}_t(s_{it})
 
-    The parameters are the scores s, (n, T). The output :math:`o_i` contains the label
-    :math:`y_i` as a factor, so it is the margin of the input.
+    The parameters are the scores s, (n, T). The outputs :math:`o_i` already contain
+    the labels :math:`y_i` as factors, so they are the margins of the inputs.
 
     Parameters
     ----------
     values : array_like, (n, T)
-        :math:`\gamma_{it} = y_iv^\top x_{it}` with the head v: the output of the input
+        :math:`\gamma_{it} = y_iv^\top x_{it}` with the head v: the margin of the input
         if the token :math:`x_{it}` has all attention.
     margin_loss : {"logistic", "exponential", "correlation", "squared"}
         The loss ℓ of the margin m: :math:`\ln(1 + e^{-m})`, :math:`e^{-m}`, :math:`-m`

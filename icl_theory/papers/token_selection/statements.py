@@ -281,7 +281,10 @@ def least_nuclear(rows: Array, factors: Array) -> Array:
     """
 
     def half_squared_norm(flat: Array) -> tuple[float, Array]:
-        """Return half the sum of the squared entries of K and Q, and its gradient."""
+        """Return half the squared norm of ``flat``, and its gradient.
+
+        ``flat`` has the entries of K and Q.
+        """
         return 0.5 * float(flat @ flat), flat
 
     def margins(flat: Array) -> Array:

@@ -216,7 +216,7 @@ def _posed(
     """
     posed: dict[int, Posed] = {}
     for i in np.flatnonzero(mask).tolist():
-        # item() turns the numbers and words of NumPy into those of Python.
+        # item() turns a number or a word of NumPy into one of Python.
         own_parameters = {name: value[i].item() for name, value in points.items()}
         # A refused problem is left to its simulation, whose error message says why.
         with contextlib.suppress(ValueError):

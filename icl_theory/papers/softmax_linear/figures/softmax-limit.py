@@ -25,9 +25,9 @@ QUICK = {"points": 3, "risks": 2, "d": 2}
 def figure(*, d: int = 5, points: int = 25, risks: int = 9) -> Figure:
     """Draw S₂ against N for three score variances, and the risks against N.
 
-    S₂ = E Σp² is the mean of the sum of the squared weights. The risks are for
-    tokens in ``d`` dimensions. The first panel has at most ``points`` values of N, and
-    the second panel has ``risks`` values.
+    S₂ = E Σp² is the mean of the sum of the squared weights. The risks are for tokens
+    in ``d`` dimensions. The first panel has at most ``points`` values of N, and the
+    second panel has ``risks`` values.
     """
     return draw_panels([_moments(points), _risks(d, risks)], size=(3.4, 2.4))
 
