@@ -79,7 +79,7 @@ COLUMNS = {
 # Sentences that explain words in the last two columns of the table of findings. A
 # sentence stands below the table if its word occurs in these columns.
 LEGEND = {
-    "reconstructed": "*Reconstructed*: the verdict concerns our formula alone.",
+    "reconstructed": "*Reconstructed*: the verdict concerns our formula or model only.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
     "“": "Names in quotation marks are rows of the evidence below.",
