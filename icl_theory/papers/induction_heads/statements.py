@@ -290,7 +290,7 @@ def long_sequences(quick: bool) -> Claim:
 
 @row("induction heads: short sequences", bound="a higher loss")
 def short_sequences(quick: bool) -> Claim:
-    """in short sequences b falls from 0, and descent ends at anti-induction, with a
+    """in short sequences b falls from 0, and descent ends at anti-lag 0, with a
     higher loss than from b = 1
     """
     lengths = (6,) if quick else (4, 5, 6, 7)
