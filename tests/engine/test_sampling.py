@@ -475,7 +475,7 @@ DRAWN = TOKEN_TRAINER.prompts()
         ),
         (
             lambda: icl.recall.RecallRisk(WORDS, "softmax-limit").sampled(4),
-            "attention = 'softmax-limit': must be that of finite sentences",
+            "attention = 'softmax-limit': must be 'linear', 'relu' or 'softmax'",
         ),
         (lambda: icl.recall.RecallRisk(WORDS).sampled(0), "batch = 0"),
         (lambda: icl.HeadsRisk(TOKENS).sampled(0), "batch = 0"),

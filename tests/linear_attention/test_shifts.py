@@ -64,7 +64,7 @@ def test_table_of_descent_tends_to_that_of_the_minimisers() -> None:
 
 
 def test_laws_of_unequal_dimension_are_refused() -> None:
-    with pytest.raises(ValueError, match="one dimension"):
+    with pytest.raises(ValueError, match="the same dimension"):
         shift_table({"a": BASE, "b": icl.LinearAttention(d=3)})
 
 

@@ -216,7 +216,7 @@ def test_runs_that_are_cut_short_say_so() -> None:
         ({"max_steps": 0}, "max_steps = 0"),
         ({"task": "x"}, "task = 'x'"),
         ({"gamma": 0.5}, "gamma = 0.5"),
-        ({"task": RecallTask(20, 2, 3), "V": 20}, "V = 20: a task carries its own V"),
+        ({"task": RecallTask(20, 2, 3), "V": 20}, "V = 20: the task already sets V"),
         (
             {"alpha": 0.1, "above": 1e-20},
             "above = 1e-20: must be at least 1e-13 of the floor",

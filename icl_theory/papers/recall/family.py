@@ -428,7 +428,7 @@ class Recall(Family):
 def _two_values(name: str, value: Any) -> ValueError:
     """Return the error for a parameter that is given beside a task."""
     return ValueError(
-        f"{name} = {value!r}: a task carries its own {name}; give one of the two"
+        f"{name} = {value!r}: the task already sets {name}; give one of the two"
     )
 
 
