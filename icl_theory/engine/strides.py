@@ -870,14 +870,15 @@ class Strides:
         )
         saved_iterations = saved_iterations.clip(min=0)
         n, m = self.run_end.shape
-        # An iteration of one stride takes NODES gradients of a block, each 1/n of a
-        # whole gradient. All strides are iterated together, so the hardest stride
-        # decides how many calls would be saved. A call takes at least as long as
-        # FEWEST_NUMBERS / m gradients of a block. Both savings are in gradients of a
-        # block, and the larger one counts.
-        saved_gradients = float(saved_iterations.sum()) * NODES
-        saved_calls = float(saved_iterations.max()) * FEWEST_NUMBERS / m
-        self._saved_by_modes += max(saved_gradients, saved_calls) / n
+        # Both savings are counted in gradients of a block, each 1/n of a whole
+        # gradient, and the larger one is taken. An iteration of one stride computes
+        # NODES of these gradients.
+        saved_by_arithmetic = float(saved_iterations.sum()) * NODES
+        # All strides are iterated together, so the hardest stride decides how many
+        # calls are saved. A call on few numbers is dominated by NumPy's overhead, and
+        # takes as long as FEWEST_NUMBERS / m gradients of a block.
+        saved_by_calls = float(saved_iterations.max()) * FEWEST_NUMBERS / m
+        self._saved_by_modes += max(saved_by_arithmetic, saved_by_calls) / n
         would_pay = self._saved_by_modes > self._blocks.modes_cost
         if self._blocks.can_find_modes and would_pay:
             # From here on the sum counts the gradients that newer modes would save,

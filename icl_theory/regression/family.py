@@ -516,7 +516,9 @@ class Regression(Family):
             # The closed form finds both ends of Phase II without any states. They are
             # the first steps at which the attention deficit 1 - a is at most ½, and at
             # most the deficit at which the tail begins.
-            attends, tail_begins = run.solution.first_missing(0.5, tail_start(self.K))
+            attends, tail_begins = run.solution.first_with_deficits(
+                0.5, tail_start(self.K)
+            )
             run.phases = phases_of(int(run.t[-1]), attends, tail_begins)
         else:
             # Imported here because problems with a closed form do not need it.

@@ -291,7 +291,8 @@ def _check_irreducible(P: Array, is_step: NDArray[np.bool_]) -> None:
             "transitions",
             P.tolist(),
             "irreducible unless start is given "
-            f"(state {other_state} cannot be reached from state 0, or not the reverse)",
+            f"(state {other_state} cannot be reached from state 0, or state 0 cannot be"
+            f" reached from state {other_state})",
         )
 
 
@@ -620,9 +621,9 @@ def _nodes(
     log_positions[-1] = math.log(length - len(log_w) + 1)
     log_Z_max = np.logaddexp.reduce(log_w.max(axis=1) + log_positions, axis=0)
     log_Z_min = np.logaddexp.reduce(log_w.min(axis=1) + log_positions, axis=0)
-    # Let the depth of a weight v be ln(Z_max/v). Then ln(s v) is nearly x minus the
-    # depth, so v needs the nodes at which this difference is between -37 - ln T and
-    # ``last``. Depths are rounded up, so that many scores share a depth; an interval
+    # Let the depth of a weight v be ln(Z_max/v). Then ln(s v) is at most x minus the
+    # depth, and nearly equal to it for large x. So v needs no other nodes than those at
+    # which this difference is between -37 - ln T and ``last``. Depths are rounded up, so that many scores share a depth; an interval
     # that begins 1 earlier makes up for the rounding.
     depths = np.unique(np.ceil(log_Z_max - log_w))
     lowest = LOG_NEGLIGIBLE - 1.0 - math.log(length)

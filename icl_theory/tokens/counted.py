@@ -280,7 +280,9 @@ class CountRisk(Risk):
             p = rows.probability
             excess_of_rows, _ = self._excess_and_slopes(prediction, rows.truth)
             excess += float(p @ excess_of_rows)
-            # The attention on a kind is Σ_v o_v share_v.
+            # The attention on a kind is Σ_v o_v times the share of the kind in the
+            # label v. `shared` sums these products over labels and rows; all rows of a
+            # block have one query.
             attention[:, rows.query] += prediction.shared(p * prediction.o)
             prob_query[rows.query] += p.sum()
         # Divide to get the mean given the query. If a query never occurs, its attention

@@ -181,11 +181,13 @@ def choose(rng: np.random.Generator, probs: Array, shape: tuple[int, ...]) -> In
 
 @lru_cache(maxsize=64)
 def _guide(probs: bytes) -> tuple[Array, Indices]:
-    """Return the upper ends of the indices' intervals, and a table that finds them.
+    """Return the upper end of each index's interval, and a table that finds indices.
 
-    Index i has the interval of the numbers in [0, 1) for which it is drawn. The table
-    divides [0, 1) into equal bins. For a bin inside one interval the table has the
-    index of this interval. For a bin that contains the end of an interval it has -1.
+    ``probs`` are the bytes of a float64 array, because the cache needs hashable
+    arguments. Index i has the interval of the numbers in [0, 1) for which it is drawn.
+    The table divides [0, 1) into equal bins. For a bin inside one interval the table
+    has the index of this interval. For a bin that contains the end of an interval it
+    has -1.
     """
     cumulated = np.frombuffer(probs).cumsum()
     cumulated /= cumulated[-1]

@@ -92,8 +92,8 @@ def is_separated(
     most the smaller of the two mean attentions, and at most N times the ratio of the
     smaller weight to the larger one. If the shared attention is not small, but the
     gradient is, then the gradients of different prompts cancel each other, as they do
-    near a minimum. A sum over pairs would then be no better. All arrays are for one
-    query, (U,).
+    near a minimum. A sum over pairs of nodes would then lose as many digits
+    as the usual formula. All arrays are for one query, (U,).
     """
     most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     most_attended = most_attended[attention[most_attended] > 0.0]

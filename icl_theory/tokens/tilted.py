@@ -179,6 +179,8 @@ def write_fields(
 ) -> None:
     r"""Write the fields :math:`C b` at all nodes, (q, U, J).
 
+    The entries of C are the mean products of the errors of two tokens, at two nodes.
+
     At a node of kind κ, ``own_kind`` gets the field :math:`C b_\kappa` of the tokens of
     this kind. The field of the tokens of all other kinds,
     :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`, is added to the array
@@ -186,7 +188,8 @@ def write_fields(
     ``other_kinds`` is None.
 
     A ``reference``, (q, J), has a node for each query and value of s. If it is given,
-    the field at this node is subtracted from the field at every node.
+    the field at this node is subtracted from the field at every node, which keeps the
+    digits of small differences.
     """
     if other_kinds is None:
         write_field(tokens.b, counts[0].rows, form, own_kind, reference)

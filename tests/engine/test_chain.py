@@ -407,7 +407,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
         lambda: Chains([[np.nan, 1.0], [0.5, 0.5]]),
     ),
     (
-        r"irreducible unless start is given \(state 1 cannot be reached from state 0, or not the reverse\)",
+        r"irreducible unless start is given \(state 1 cannot be reached from state 0, or state 0 cannot be reached from state 1\)",
         lambda: Chains(np.eye(2)),
     ),
     (

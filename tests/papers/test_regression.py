@@ -123,10 +123,10 @@ def test_a_wrong_start_of_the_tail_is_seen(
 
 
 def test_a_phase_off_by_one_step_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = ExchangeableSteps.first_missing
+    original = ExchangeableSteps.first_with_deficits
     monkeypatch.setattr(
         ExchangeableSteps,
-        "first_missing",
+        "first_with_deficits",
         lambda self, *s: [n + 1 for n in original(self, *s)],
     )
     assert dynamics.closed_counts(True).violated

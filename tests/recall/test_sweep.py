@@ -96,7 +96,7 @@ def test_a_part_beside_a_task_is_refused_wherever_both_are_given(name: str) -> N
     ):
         with pytest.raises(
             ValueError,
-            match=f"^{name} = .*: a task carries its own {name}; give one of the two",
+            match=f"^{name} = .*: the task already sets {name}; give one of the two",
         ):
             made()
 

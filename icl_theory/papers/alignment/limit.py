@@ -63,7 +63,7 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
     from scipy.optimize import brentq  # slow to load
 
     def s_minus_right_side(s: float) -> float:
-        """Return s minus the right side of its equation, which increases with s."""
+        """Return the difference of both sides of the equation, increasing in s."""
         return s - 1.0 + float(np.mean(s * spectrum / (s * spectrum + nu))) / diversity
 
     # At s = 1 the difference is 0 if κ = ∞ or C = 0, and s is 1. Otherwise it is

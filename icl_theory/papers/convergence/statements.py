@@ -1,4 +1,4 @@
-"""The paper on how softmax attention converges on linear functions, and the evidence.
+"""The convergence of softmax attention on linear tasks: a paper and its statements.
 
 The paper has two problems with K orthonormal features. In `balanced` all features are
 equally frequent. In `imbalanced` one is dominant, with the probability p_1, and the

@@ -501,11 +501,11 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     conclusion = " The first layer sets the length." if first_layer_sets_it else ""
     phrases = "; ".join(of_T.words() for of_T in plateaus)
     sentence = (
-        "A run counts that slows down at the unigram's loss, by a third on both sides;"
-        " it is timed between half-way points. After a uniform plateau (c = 6 at"
-        " first),"
-        f" ratio {ratios[0]:g} to {ratios[-1]:g}{rate_in_words}, with the exponent in"
-        f" the ratio at its end: {phrases}.{conclusion}"
+        "A plateau is a slowdown at the unigram's loss, by a third or more on both"
+        " sides; its length is the time between the half-way points. After a uniform"
+        " plateau (c = 6 at first),"
+        f" ratio {ratios[0]:g} to {ratios[-1]:g}{rate_in_words}, and the exponent of"
+        f" the length in the ratio, at the smallest ratios: {phrases}.{conclusion}"
     )
     return sentence, [
         Series(f"T = {of_T.T}", 1.0 / of_T.ratios_with_plateau, of_T.lengths)

@@ -82,7 +82,8 @@ class WholeLayer:
         d = law.d
         N = int(law.N)
         # The squared error has the degree 4 in each entry of tokens and task, and 6 in
-        # each entry of the query. Three nodes are exact to degree 5, and four to 7.
+        # each entry of the query. A rule of 3 nodes is exact up to degree 5,
+        # and a rule of 4 nodes up to degree 7.
         grid, weight = hermite_grid([3] * (N * d + d) + [4] * d)
         token_factor, task_factor, query_factor = map(
             np.linalg.cholesky, law.dense.moments

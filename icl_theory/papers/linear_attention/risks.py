@@ -646,7 +646,7 @@ class Heads(WithStart, Map):
         return self.inward(stepped).imag * INVERSE_STEP
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return the derivative of the three gradients along a direction."""
+        """Return the derivative of `outward`, of three gradients, along a direction."""
         # The gradients are polynomials, too: see `push`.
         stepped = params + IMAGINARY_STEP * direction
         return self.outward(stepped, gradient).imag * INVERSE_STEP

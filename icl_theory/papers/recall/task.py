@@ -470,8 +470,9 @@ class RecallTask:
     ) -> tuple[Counts, ...]:
         """Return the law of the counts for each trigger, a tuple of Q laws.
 
-        ``counts`` is the argument of the constructor: None, one law for all triggers,
-        as a `Counts` or as its probabilities, or a law for each of them.
+        ``counts`` is the argument of the constructor: None; one law for all triggers,
+        given as a `Counts` or by its probabilities; or a list with a `Counts` for each
+        trigger.
         """
         if counts is None:
             return (self._default_law(),) * self.Q

@@ -495,11 +495,11 @@ class Representation(Family):
         return self.heads, output_count + score_count
 
     def describe(self, run: Trajectory) -> None:
-        """Note if there are fewer heads than labels: the theorems need as many."""
+        """Note that the theorems do not apply if there are fewer heads than labels."""
         if self.heads < self.N:
             run.notes["heads"] = (
-                "outside the theorems, as reconstructed:"
-                f" fewer than {self.N} labels need"
+                "the reconstructed theorems do not apply: they need"
+                f" {self.N} heads or more, one for each label"
             )
 
     def risk(self) -> DictionaryRisk:

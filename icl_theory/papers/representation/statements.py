@@ -38,11 +38,11 @@ EXCESSES = (1e-6, 1e-8, 1e-10)
 
 
 def slowing(problem: Representation) -> float:
-    """Return the steps of the last drop, divided by the steps of the drop before.
+    """Return how many times as long the second fall of the excess takes as the first.
 
-    In a drop the excess falls by a factor of 100, from one of `EXCESSES` to the next.
-    The result is 1 if the excess falls by the same factor in each step, and 100 if it
-    falls like 1/t.
+    In each fall the excess shrinks by a factor of 100, from one of `EXCESSES` to the
+    next. The result is 1 if the excess falls by the same factor in each step, and 100
+    if it falls like 1/t.
     """
     run = problem.changed(above=EXCESSES[-1]).simulate()
     first_step, second_step, third_step = (

@@ -217,6 +217,8 @@ def one_query(quick: bool) -> Claim:
     # for the shortest of them.
     lengths = np.array([10**8, 10**10, 10**12])
     exponents = []
+    # The mean squared error is of the order of S₂ (see `error`), so S₂ and the error
+    # have the same exponent.
     for variance in (0.5, 2.0, 8.0):
         squares = [weight_moments(int(N), variance).squares for N in lengths]
         exponents.append(power(lengths, squares))
@@ -329,6 +331,7 @@ def regression(quick: bool) -> Errors:
         # The parameters of one head are (b, a). The start of the risk is not used.
         heads = GaussianHeadsRisk(d, N, noise, start=np.ones(2))
         expected, _ = heads.evaluate(np.array([b, a]))
+        # `HeadRisk` uses the formula in the moments, `GaussianHeadsRisk` does not.
         yield np.array([risk.risk(a, b)]), expected
     return (
         f"{problems} random d < 30, N < 200, σ, a, b, by the softmax heads of this"

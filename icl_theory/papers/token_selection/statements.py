@@ -323,8 +323,10 @@ def two_factors(quick: bool) -> Claim:
         factors = decayed(risk, decay, factors)
         keys, queries = factors
         products.append(keys.T @ queries)
-    rows = lead(problem.drawn.features, best_choice)
-    nuclear_keys, nuclear_queries = least_nuclear(rows, factors)
+    # A matrix for each other token. Its inner product with W is the score of the best
+    # token minus the score of this token.
+    score_leads = lead(problem.drawn.features, best_choice)
+    nuclear_keys, nuclear_queries = least_nuclear(score_leads, factors)
     nuclear_solution = nuclear_keys.T @ nuclear_queries
     frobenius_solution = np.asarray(problem.margin(best_choice))
     nuclear_cosines = [cosine(W, nuclear_solution) for W in products]

@@ -93,7 +93,7 @@ def batched(
     """
     # `check_points` refuses arguments that no sweep would pass.
     check_points(family, points, common)
-    # Runs from given parameters, and losses without the factor 1/2, are always
+    # Runs with a given start, and runs whose loss lacks the factor 1/2, are always
     # simulated one by one.
     if common.get("start") is not None or is_mse(common):
         return None

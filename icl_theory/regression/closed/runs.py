@@ -223,7 +223,7 @@ class ExchangeableSteps:
             return None, error
         return None, 0.0
 
-    def first_missing(self, *deficits: float) -> list[int]:
+    def first_with_deficits(self, *deficits: float) -> list[int]:
         """First steps with 1 - a <= deficit, one for each of the ``deficits``.
 
         A step that is not below INT64_MAX is returned as INT64_MAX.

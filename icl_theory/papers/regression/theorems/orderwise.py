@@ -334,8 +334,8 @@ def _rate_windows(
     The arguments have the same meaning as in ``_rates``. Each window belongs to a node,
     which is one of several equidistant gaps u. The window of the first node is the
     first step of the phase. Every other window ends at the first iterate at or beyond
-    its node, and is about ``RATE_WINDOW`` long in u, or one step if steps are longer:
-    the rate over a single short step would lose digits to cancellation.
+    its node, and is about ``RATE_WINDOW`` long in u, because the rate over a single
+    short step would lose digits to cancellation. If steps are longer, it is one step.
     """
     counter = runs.counter
     start = counter.position(begin)
@@ -347,6 +347,7 @@ def _rate_windows(
     phase_end = np.minimum(counter.steps_to(top).steps, end)
     last_step_of_phase = np.maximum(phase_end - 1, begin)
     window_begin = counter.steps_to(nodes - RATE_WINDOW).steps
+    # The first node is at `begin`, so that its window is clipped to one step.
     first = np.clip(window_begin, begin, last_step_of_phase)
     last = np.maximum(counter.steps_to(nodes).steps, first + 1)
     return _Windows(first, np.minimum(last, phase_end))
