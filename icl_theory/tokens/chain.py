@@ -623,8 +623,9 @@ def _nodes(
     log_Z_min = np.logaddexp.reduce(log_w.min(axis=1) + log_positions, axis=0)
     # Let the depth of a weight v be ln(Z_max/v). Then ln(s v) is at most x minus the
     # depth, and nearly equal to it for large x. So v needs no other nodes than those at
-    # which this difference is between -37 - ln T and ``last``. Depths are rounded up, so that many scores share a depth; an interval
-    # that begins 1 earlier makes up for the rounding.
+    # which this difference is between -37 - ln T and ``last``. Depths are rounded up,
+    # so that many scores share a depth; an interval that begins 1 earlier makes up for
+    # the rounding.
     depths = np.unique(np.ceil(log_Z_max - log_w))
     lowest = LOG_NEGLIGIBLE - 1.0 - math.log(length)
     x_minus_depth = np.arange(lowest, last + step, step)
