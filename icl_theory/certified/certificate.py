@@ -327,12 +327,12 @@ def _answer(
     """Return ``enclose(bits)``; refuse the precision if it is too low.
 
     If the answer is not sharp (see ``_is_sharp``), the precision is doubled up to
-    ``doublings`` times. As soon as the answer is sharp, a ValueError says how many bits
-    are needed. If it never is, the interval that ``bits`` prove is returned although it
-    is wide: more bits would probably not make it sharp. If ``bits`` prove no interval
-    at all, an error asks for more bits than were tried. In the errors, ``name`` is the
-    quantity. With more ``doublings`` an error could name a larger precision, but each
-    doubling takes longer than all before it.
+    ``doublings`` times. If the answer is sharp at a higher precision, a ValueError says
+    how many bits are needed. If it never is, the interval that ``bits`` prove is
+    returned although it is wide: more bits would probably not make it sharp. If
+    ``bits`` prove no interval at all, an error asks for more bits than were tried. In
+    the errors, ``name`` is the quantity. With more ``doublings`` an error could name a
+    larger precision, but each doubling takes longer than all before it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

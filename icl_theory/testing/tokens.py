@@ -143,8 +143,11 @@ def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
         # The largest score is subtracted, so that no exponential overflows.
         attention = np.exp(scores[nodes] - scores[nodes].max())
         attention /= attention.sum()
+        # The error is a vector, (D,): `errors` has the mean of value minus target at
+        # each node, (Q, U, D).
         error = attention @ risk.errors[q][nodes]
-        # The values of tokens scatter independently around the mean values of their
+        # `spread`, (U, Q), is the variance of a value around the mean of its node. The
+        # values of tokens scatter independently around the mean values of their
         # nodes.
         square = float(error @ error + attention**2 @ risk.spread[nodes, q])
         loss += 0.5 * probability * square

@@ -180,7 +180,10 @@ def head_functions(
     log_w = capped(scores[:, None])
     rule = trapezoid(log_w, counts, step)
     y = np.exp(np.minimum(log_w + rule.log_s, LOG_LARGEST_Y))
-    return HeadFunctions(y, np.exp(-y) * is_kept(y), np.expm1(-y), rule.weights)
+    # y is cut at a largest value, at which e^(-y) is set to 0 (`is_kept`). There
+    # e^(-y) - 1 is -1 in float64 anyway.
+    decay = np.exp(-y) * is_kept(y)
+    return HeadFunctions(y, decay, np.expm1(-y), rule.weights)
 
 
 class _Factors(NamedTuple):

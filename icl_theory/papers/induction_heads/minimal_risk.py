@@ -69,7 +69,7 @@ class LagAttention:
 
     @cached_property
     def lag(self) -> NDArray[np.intp]:
-        """The lag whose score token j has for token s, (T, T).
+        """The lag that determines the score of token j for token s, (T, T).
 
         Later tokens have the score of lag 0. Tokens beyond the last lag get the score
         of this lag, but are not visible.

@@ -64,8 +64,9 @@ def count_levels(problem: MinimalHeads) -> Levels:
 def speed_minimum(problem: MinimalHeads) -> SpeedMinimum:
     """Train, and find where the loss falls most slowly near the loss of unigram counts.
 
-    The run ends at the loss halfway from unigram to bigram counts. The result has a
-    loss, a length in ηt, and the tests `rests_at` and `starts_at_rest` of a plateau.
+    The run ends at the loss halfway from unigram to bigram counts. The result has the
+    loss at this slowest point and the length of the slow stretch in ηt. Its methods
+    `rests_at` and `starts_at_rest` test whether the stretch is a plateau.
     """
     return deepest_minimum(problem.risk(), problem.rate(), count_levels(problem))
 

@@ -549,7 +549,10 @@ class LinearAttention(Family):
         return Pullback(MergedRisk(law, np.zeros_like(A)), Pair(start, A.shape))
 
     def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return the sampler over the parameters of `unreduced`."""
+        """Return the trainer whose prompts may form a fixed set.
+
+        It trains the parameters of `unreduced`.
+        """
         risk = self.unreduced()
         core = core_risk(risk)
         if isinstance(core, LoopedRisk | TensorRisk):

@@ -409,8 +409,9 @@ class SampledLoop(SampledRisk):
 
 
 class SampledLayer(SampledRisk):
-    r"""A layer of H heads on sampled prompts, over its matrices :math:`P_h` and
-    :math:`K_h`, (2, H, d + 1, d + 1).
+    r"""The loss of a layer of H heads on sampled prompts.
+
+    The parameters are its matrices :math:`P_h` and :math:`K_h`, (2, H, d + 1, d + 1).
 
     The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x,
     0)`. The prediction is the last entry of

@@ -173,8 +173,9 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess of the best matrix of rank one, which should be the excess at the
-    # second minimum of each law.
+    # At the second minimum of each law, Γ = apᵀ has rank one: a and p are the last rows
+    # of K and P without their last entries. The excess there should be the excess of
+    # the best matrix of rank one.
     second_excesses = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
     below_floor = max(0.0, -least_excess)

@@ -1396,12 +1396,12 @@ def other_labels(quick: bool) -> Errors:
         product = x * y[:, None]
         mean = pair_weights @ product
         deviation = product - mean
-        spread = (pair_weights[:, None] * deviation).T @ deviation  # Cov xy
+        covariance = (pair_weights[:, None] * deviation).T @ deviation  # Cov xy
         mean_y_square = pair_weights @ y**2
         # The least mean squared error is E y² - (E xy)ᵀΛ⁻¹E xy.
         least_error = float(mean_y_square - mean @ np.linalg.solve(SKEWED, mean))
-        # The layer predicts xᵀĝ for the query x, with a column ĝ = Γh for each of the n
-        # prompts, (d, n).
+        # The layer predicts xᵀĝ for the query x, with a column ĝ = Γ⁻¹h for each of the
+        # n prompts, (d, n). Its best matrix is the inverse of the theorem's Γ.
         tokens, labels, weights = cubic_prompts(law, M)
         estimate = law.best @ np.einsum("nid,ni->dn", tokens, labels) / M
         # E (xᵀĝ - y)²: the query and its label are independent of the prompt.
@@ -1410,7 +1410,7 @@ def other_labels(quick: bool) -> Errors:
             - 2.0 * mean @ estimate @ weights
             + mean_y_square
         )
-        moments = PairMoments(mean, spread, least_error)
+        moments = PairMoments(mean, covariance, least_error)
         yield error, published_error(law, N, M, moments)
     return (
         "d = 2, a covariance with correlation, (N, M) = (3, 1), (20, 2), cubic labels"

@@ -247,9 +247,10 @@ def excess(
 
     With the weights "identity", F adds κv times the attention on the words that follow
     the trigger, cA + c_τ B, to the logit of noise. 𝒱 lets noise through, which adds
-    v c_τ B. So a = κc and b = (κ + 1)c_τ. With the weights "projection", F adds v times
-    the attention on all words that may be outputs: a = c, and b is their number among
-    the n words that fill. For these weights the argument ``kappa`` is -1: the formulas
+    v c_τ B. So a = κc and b = (κ + 1)c_τ. With the weights "projection", F adds to
+    this logit v times the attention on all words that may be outputs. So a = c, and b
+    is the number of such words among the n words that fill the sentence. For these
+    weights the argument ``kappa`` is -1: the formulas
     then hold with κ = 1 but without the term γκ v h B, because 𝒱 blocks the trigger.
 
     The excess is infinite if a logit may exceed ``LARGEST_LOGIT``.

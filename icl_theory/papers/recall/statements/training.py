@@ -495,7 +495,8 @@ def zipf(Q: int) -> Array:
 def final_rate(risk: RecallRisk, eta: float, log_fall: float) -> float:
     """Return the rate r of the excess ~ e^(-rt) at the end of normalised descent.
 
-    At the predicted rate the run lowers the log of the excess by ``log_fall``. The rate
+    The run is so long that the log of the excess falls by ``log_fall`` at the predicted
+    rate. The rate
     is measured over the second half of the run.
     """
     predicted_rate = decay_rate(risk.task, eta, risk.attention)
@@ -507,7 +508,8 @@ def final_rate(risk: RecallRisk, eta: float, log_fall: float) -> float:
 def rate_ratio(risk: RecallRisk, eta: float, log_fall: float) -> float:
     """Return the rate at the end of normalised descent, over the predicted rate.
 
-    At the predicted rate the run lowers the log of the excess by ``log_fall``.
+    The run is so long that the log of the excess falls by ``log_fall`` at the predicted
+    rate.
     """
     predicted_rate = decay_rate(risk.task, eta, risk.attention)
     return final_rate(risk, eta, log_fall) / predicted_rate

@@ -389,7 +389,7 @@ def regimes(quick: bool) -> Claim:
     sizes = (20, 1000, 10**6)
     over_leading = []
     for K in sizes:
-        # The ratio does not depend on ε = 1e-3 and Δ = 1.
+        # The ratio is the same for all ε and Δ; here ε = 1e-3 and Δ = 1.
         leading = regression.crossover(1e-3, delta=1.0, K=K, leading_order=True)
         over_leading.append(regression.crossover(1e-3, delta=1.0, K=K) / leading)
     corrections = (np.array(over_leading) - 1.0) * np.sqrt(sizes)
