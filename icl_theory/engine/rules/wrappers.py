@@ -297,7 +297,9 @@ class Projected(Wrapper):
         _, exponent = math.frexp(largest)
         scaled = np.ldexp(params, -exponent)
         scaled_length = math.sqrt(float(np.sum(metric * np.square(scaled))))
-        length = math.ldexp(scaled_length, exponent)
+        # Beyond the range of float64 the length is infinite.
+        with np.errstate(over="ignore"):
+            length = float(np.ldexp(scaled_length, exponent))
         is_inside_ball = self.onto == "ball" and length <= self.radius
         if is_inside_ball or length == 0.0:
             return 1.0
