@@ -303,4 +303,6 @@ class Projected(Wrapper):
         is_inside_ball = self.onto == "ball" and length <= self.radius
         if is_inside_ball or length == 0.0:
             return 1.0
-        return self.radius / length
+        factor = self.radius / length
+        # Parameters so small that the factor overflows stay as they are, like zero.
+        return factor if math.isfinite(factor) else 1.0
