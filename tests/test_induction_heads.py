@@ -659,7 +659,7 @@ def test_the_match_of_a_matrix_is_its_diagonal_above_the_other_entries() -> None
         ({"T": 4, "lags": 3}, "T = 4: must be at least 2 lags - 1 = 5"),
         (
             {"transitions": [np.eye(2)], "start": "stationary"},
-            "transitions = .*without a chain that never changes",
+            "transitions = .*chains that can change their state",
         ),
         (
             {"transitions": [np.eye(3)], "k": 3, "start": "stationary"},

@@ -277,7 +277,7 @@ def test_fewer_heads_than_labels_are_said_to_be_outside_the_theorems() -> None:
         icl.Representation(heads=heads, max_steps=2).simulate().notes
         for heads in (3, 4)
     )
-    assert few["heads"].startswith("outside the theorems")
+    assert few["heads"].startswith("the reconstructed theorems do not apply")
     assert "heads" not in enough
 
 

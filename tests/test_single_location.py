@@ -550,7 +550,7 @@ def test_a_loss_that_changes_is_followed_step_by_step_and_no_other_way() -> None
         ValueError, match=r"method = 'fast': .*changes from step to step"
     ):
         problem.changed(method="fast").simulate()
-    with pytest.raises(ValueError, match=r"risk = .*the same at all steps"):
+    with pytest.raises(ValueError, match=r"risk = .*the same function at all steps"):
         icl.largest_stable_eta(problem.risk())
     run = problem.simulate()
     np.testing.assert_array_equal(

@@ -554,7 +554,7 @@ def test_descent_finds_the_induction_head() -> None:
         ),
         (
             lambda: TwoStateCounts(5, transitions=np.eye(2), start="stationary"),
-            "must be without a chain that",
+            "must be chains that can change",
         ),
         (
             lambda: TwoStateCounts(5, transitions=np.eye(2), start="x"),
@@ -640,7 +640,7 @@ def test_descent_finds_the_induction_head() -> None:
             lambda: TwoStateCounts(
                 5, transitions=[FAIR, np.eye(2)], start="stationary"
             ),
-            "without a chain that",
+            "chains that can change",
         ),
         (
             lambda: TwoStateCounts(5, transitions=[FAIR, FAIR], probs=[0.5, 0.6]),
