@@ -219,7 +219,7 @@ class PromptLaw:
     def modes(self) -> Modes:
         """The axes of Γ in which the excess is a sum of squares, and their scales.
 
-        The scales are the numbers q_a and s_b of `Modes`.
+        The scales are the numbers q_a and s_b of ``Modes``.
         """
         _, _, query = self.moments
         if self.diagonal:
