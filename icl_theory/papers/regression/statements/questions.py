@@ -183,7 +183,7 @@ def _first_lipschitz(exponent: Array, value: float, lipschitz: Array) -> float |
 
 @question("linear", "ηγ t (steps)", "loss / γ")
 def linear(quick: bool) -> tuple[str, list[Series]]:
-    """Do linear tasks have the same one-number dynamics?"""
+    """Does the linear case reduce to this?"""
     steps = 200 if quick else 2000
     # For each family, a law of tasks and six features, all pairs of which have the same
     # variogram
