@@ -77,12 +77,12 @@ COLUMNS = {
     "verdict": "finding",
 }
 # Sentences that explain words in the last two columns of the table of findings. A
-# sentence stands below the table if its word occurs in these columns.
+# sentence stands above the table if its word occurs in these columns.
 LEGEND = {
     "reconstructed": "*Reconstructed*: the verdict concerns our formula or model only.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
-    "“": "Names in quotation marks are rows of the evidence below.",
+    "“": "Names in quotation marks are rows of the evidence, further below.",
 }
 # Beside a row that does not hold, a verdict names up to this many rows that hold. More
 # names would make the cell of the table long, and hide the row that does not hold.
@@ -419,17 +419,18 @@ class Reproduction:
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _overview(self) -> list[Any]:
-        """Return the table of findings, and below it the meanings of some of its words.
+        """Return the meanings of some words of the table of findings, and the table.
 
         These are the words of LEGEND that occur in the columns "verdict" and "source".
         """
         overview = self.overview
         cells = " ".join(overview["verdict"] + overview["source"])
         meanings = [meaning for word, meaning in LEGEND.items() if word in cells]
-        blocks: list[Any] = [_Table(overview)]
+        blocks: list[Any] = []
         if meanings:
+            # They come first, because a reader needs them to understand the cells.
             blocks.append(_Words(" ".join(meanings)))
-        return blocks
+        return [*blocks, _Table(overview)]
 
     def _prose(self, heading: str) -> list[Any]:
         """Return the text and the pictures under a heading."""
