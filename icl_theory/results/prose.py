@@ -28,6 +28,11 @@ page is refused if measurements give another one. A statement that no row of the
 tests is "not tested", even if a question of the audit, which has no verdict, answers
 it.
 
+A colon and words may follow the verdict. The page then shows these words in place of a
+verdict that is composed of the verdicts of the rows:
+
+    - Theorem 2 (holds only: holds for small steps only): Descent ends at the minimum.
+
 Double braces quote a number from a row or a question of the audit. The name of the row
 or question comes before the bar. Words of its measurement, verdict or grid come after
 the bar, with a question mark in place of the number and ``…`` in place of words that
@@ -51,10 +56,11 @@ UNREAD = "What we could not read"
 PARTS = (IN_SHORT, MODEL, FINDINGS, BEYOND, UNREAD)
 NOT_TESTED = "not tested"
 VERDICTS = ("holds", "holds only", "fails", NOT_TESTED)
-# "- STATEMENT (VERDICT): TEXT". The text goes on in lines that are indented by two
-# spaces.
+# "- STATEMENT (VERDICT): TEXT" or "- STATEMENT (VERDICT: WORDS): TEXT". The item goes
+# on in lines that are indented by two spaces.
 _FINDING = re.compile(
-    rf"^- (?P<statement>.+?) \((?P<verdict>{'|'.join(VERDICTS)})\):"
+    rf"^- (?P<statement>.+?) \((?P<verdict>{'|'.join(VERDICTS)})"
+    r"(?::\s(?P<words>(?:.|\n  )+?))?\):"
     r"(?P<text>.*(?:\n  .*)*)\n?",
     re.MULTILINE,
 )
@@ -77,6 +83,7 @@ class Finding(NamedTuple):
     statement: str  # the name of the statement, such as "Theorem 1"
     verdict: str  # the verdict for which the text was written, one of `VERDICTS`
     text: str
+    words: str = ""  # the verdict as the page states it; "" leaves it to the rows
 
 
 class Picture(NamedTuple):
@@ -152,6 +159,7 @@ def read_prose(paper: Paper) -> Prose:
             statement=_joined(match["statement"]),
             verdict=_joined(match["verdict"]),
             text=_joined(match["text"]),
+            words=_joined(match["words"] or ""),
         )
         findings[finding.statement] = finding
     # The findings are shown in a table, and not where they stand in the text.

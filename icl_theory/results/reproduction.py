@@ -79,7 +79,8 @@ COLUMNS = {
 # Sentences that explain words in the last two columns of the table of findings. A
 # sentence stands above the table if its word occurs in these columns.
 LEGEND = {
-    "reconstructed": "*Reconstructed*: the verdict concerns our formula or model only.",
+    "reconstructed": "*Reconstructed* (last column): the verdict concerns our formula"
+    " or model only.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
     "“": "Names in quotation marks are rows of the evidence, further below.",
@@ -365,7 +366,8 @@ class Reproduction:
             part = parts.get(finding.statement)
             rows["statement"].append(finding.statement)
             rows["finding"].append(self._filled(finding.text))
-            rows["verdict"].append(part.verdict if part else NOT_TESTED)
+            measured = part.verdict if part else NOT_TESTED
+            rows["verdict"].append(finding.words or measured)
             rows["source"].append(part.source if part else "–")
         return rows
 

@@ -153,7 +153,7 @@ def test_a_page_of_one_statement_has_its_finding_figures_and_evidence() -> None:
     page, text = Page(found.to_html()), found.to_markdown()
     assert found.command == command
     assert page.column(0, "statement") == ["Lemma 1"]
-    assert page.column(0, "verdict") == [found.parts[0].verdict]
+    assert page.column(0, "verdict") == [found.prose.findings["Lemma 1"].words]
     assert page.column(2, "claim") == [each.name for each in found.parts[0].claims]
     assert len(page.images) == 1
     assert all(
@@ -230,6 +230,19 @@ def test_a_verdict_names_rows_without_their_model(
     ]
 
 
+def test_a_verdict_in_words_stands_in_place_of_the_verdicts_of_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict before the colon must still be that of the rows."""
+    paper = paper_of(claim(Outcome.HOLDS), claim(Outcome.ONLY))
+    words = "holds for small steps (η < 1)\n  only"
+    found = made(paper, tmp_path, monkeypatch, f"holds only: {words}")
+    assert found.overview["verdict"] == ["holds for small steps (η < 1) only"]
+    assert found.overview["finding"] == ["Found of Claim."]
+    with pytest.raises(ValueError, match="measurements say 'holds only'"):
+        made(paper, tmp_path, monkeypatch, f"holds: {words}")
+
+
 @pytest.mark.parametrize(
     ("outcome", "source", "explained"),
     [
@@ -238,7 +251,7 @@ def test_a_verdict_names_rows_without_their_model(
         (Outcome.LOOSE, "paper, Thm 1 (reconstructed)", ["*Reconstructed*", "*Loose*"]),
     ],
 )
-def test_words_of_the_table_are_explained_below_it_if_it_uses_them(
+def test_words_of_the_table_are_explained_above_it_if_it_uses_them(
     outcome: Outcome,
     source: str,
     explained: list[str],
@@ -248,7 +261,8 @@ def test_words_of_the_table_are_explained_below_it_if_it_uses_them(
     paper = paper_of(claim(outcome, source=source))
     text = made(paper, tmp_path, monkeypatch, "holds").to_markdown()
     words = ["*Reconstructed*", "*Ours*", "*Loose*"]
-    assert [word for word in words if f"{word}: " in text] == explained
+    above, _ = text.split("| statement | finding |")
+    assert [word for word in words if word in above] == explained
 
 
 @pytest.mark.parametrize(
