@@ -52,7 +52,7 @@ NONLINEAR_REGRESSION = Paper(
     (
         Reading(
             "Lemma 1",
-            "The loss is of the order of E(1 - Attn_k)², with Attn_k the attention"
+            "The loss is of the order of E(1 - a_k)², with a_k the attention"
             " on the query's own feature.",
             (
                 lemmas.lemma_1_identity,
@@ -63,7 +63,7 @@ NONLINEAR_REGRESSION = Paper(
             ),
             question=questions.degenerate,
             reconstructed=(
-                "the order L²Δ² E(1 - Attn_k)²; exact form and constants of the"
+                "the order L²Δ² E(1 - a_k)²; exact form and constants of the"
                 " envelope are this package's"
             ),
         ),

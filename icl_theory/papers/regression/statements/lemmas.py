@@ -12,7 +12,7 @@ statements also L. The growth of the query's own score is α_k = -∂ℒ/∂S_kk
 another score is β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the second moments of the
 differences f_m - f_k. The least value of xᵀC^(k)x is c_k, over all weights x_m >= 0 of
 the features other than k that sum to 1. So, without label noise, 2 ℓ_k is at least
-c_k E(1 - Attn_k)².
+c_k E(1 - a_k)².
 
 In the exchangeable class all pairs of features have the same variogram
 γ = ½ E(f_m - f_j)², here L²Δ²/2. One number then describes the scores: the gap u
@@ -174,7 +174,7 @@ def lemma_1_samples(quick: bool) -> Claim:
 
 @row(bounds.ENVELOPE, bound="certified constants, attained to 1e-5")
 def lemma_1_envelope(quick: bool) -> Claim:
-    """Check the bounds c_k and max_m C^(k)_mm on 2 ℓ_k / E(1 - Attn_k)².
+    """Check the bounds c_k and max_m C^(k)_mm on 2 ℓ_k / E(1 - a_k)².
 
     They are checked on random scores, and at the attention that attains them.
     """
@@ -270,7 +270,7 @@ def _extreme_ratios(risk: icl.PopulationRisk) -> ExtremeRatios:
 LOWER_BOUND = Statement(
     "Lemma 1, lower bound",
     PAPER.format("Lemma 1"),
-    "L = Θ(L²Δ²) E(1 - Attn_k)² for every non-degenerate L-Lipschitz class",
+    "L = Θ(L²Δ²) E(1 - a_k)² for every non-degenerate L-Lipschitz class",
     "order-wise",
     Status.ORDER,
 )

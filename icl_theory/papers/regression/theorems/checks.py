@@ -287,7 +287,7 @@ def missed_squared(risk: icl.PopulationRisk, scores: Array) -> Array:
 
 @stated("Lemma 1, envelope", OURS, "two-sided")
 def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
-    """c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf"""
+    """c_k <= 2 ℓ_k / E(1 - a_k)² <= max_m C^(k)_mm; attained for N = inf"""
     require(not _has_label_noise(risk), "label noise adds to the loss")
     require(
         risk.features.K <= MOST_FEATURES_OF_ENVELOPE or math.isinf(risk.N),
@@ -296,7 +296,7 @@ def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     low = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
     # max_m C^(k)_mm, in which C^(k)_mm = E(f_m - f_k)² is twice the variogram
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
-    mean_square = missed_squared(risk, scores)  # E(1 - Attn_k)², (K,)
+    mean_square = missed_squared(risk, scores)  # E(1 - a_k)², (K,)
     require(bool(mean_square.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / mean_square
     # The term with `high` allows for the rounding of a `low` near 0, which is computed
