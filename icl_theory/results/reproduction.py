@@ -53,7 +53,7 @@ from icl_theory.statements.claim import (
 from icl_theory.statements.paper import Paper, Reading
 
 FLAGS = "From the authors' flags to ours"
-FLAGS_SUMMARY = "for training with the code of the authors"
+FLAGS_SUMMARY = "for training with their code"
 EVIDENCE = "Evidence"
 # The verdict for which a finding is written, by the worst outcome of the rows of its
 # statement. The outcomes go from the worst to the best.
