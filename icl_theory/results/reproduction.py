@@ -79,8 +79,8 @@ COLUMNS = {
 # Sentences that explain words in the last two columns of the table of findings. A
 # sentence stands above the table if its word occurs in these columns.
 LEGEND = {
-    "reconstructed": "*Reconstructed* (last column): the verdict concerns our formula"
-    " or model only.",
+    "reconstructed": "*Reconstructed* (source): the verdict concerns our formula or model"
+    " only.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
     "“": "Names in quotation marks are rows of the evidence, further below.",
