@@ -178,7 +178,10 @@ def basis(risk: Risk, is_exact: bool) -> str:
     ``is_exact`` says that the parameters L and Δ are known, and not only the rounded
     numbers of the risk.
     """
-    numbers = "parameters L and Δ" if is_exact else "doubles of the risk"
+    if is_exact:
+        numbers = "parameters L and Δ and the doubles of the state"
+    else:
+        numbers = "doubles of the risk and of the state"
     core = core_risk(risk)  # the risk inside all changes of coordinates
     # Prompts of finite length need the integral over tokens, except in linear
     # attention, whose loss is a function of second moments. A TokenRisk has no N, and
@@ -188,7 +191,7 @@ def basis(risk: Risk, is_exact: bool) -> str:
         method = "sums in balls with the proved error of their rule"
     else:
         method = "closed formulas in balls"
-    return f"the {numbers} and of the state, taken as exact, and {method}"
+    return f"the {numbers}, taken as exact, and {method}"
 
 
 def _evaluated(

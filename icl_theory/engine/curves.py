@@ -470,10 +470,10 @@ class _Paces(NamedTuple):
     rounding: float
 
     def fit(self, means: Array) -> float | None:
-        """Return the factor at which the means of a curve agree best, or None.
+        """Return the factor at which the run agrees best with a curve, or None.
 
-        ``means`` are the means over windows of a curve, (W,). The result is None if
-        they do not agree at any factor.
+        ``means`` are the means over windows of the curve, (W,). The result is None if
+        the run agrees with them at no factor.
         """
         is_within_run = np.isfinite(self.errors)
         difference = means - self.expected

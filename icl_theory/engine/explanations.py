@@ -900,7 +900,8 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
             losses=next_losses,
             fitted=0,
         )
-    # If the curve has a step 0, its steps are not counted from 1.
+    # The opposite shift has the same name, which is the key of this function. If the
+    # curve has a step 0, its steps are not counted from 1.
     if trainings.windows.t[0] == 0:
         return
     previous_losses = trainings.losses(shift=-1)

@@ -356,6 +356,8 @@ class StopRules:
         has_target = goal.epsilon > 0 or not risk.stochastic
         self._target = goal.epsilon if has_target else -math.inf
         self._last = goal.last
+        # Whether a run that makes no more progress may be stopped. It may not if later
+        # steps can be larger, as during a warm-up or if each step draws a batch.
         self._may_stagnate = run.update_map.may_stagnate
         # The number of steps for which a run may wait at a saddle.
         self._longest_wait = math.inf if run.skips else MOST_SINGLE_STEPS

@@ -1026,12 +1026,13 @@ class Strides:
     def _allowed_error(self, states: Array, pace: Array) -> Array:
         """The allowed errors of k strides, (k,), which end at ``states``, (k, m).
 
-        An allowed error is the smaller of two limits, times the attribute
-        ``_share``. The first limit is the tolerance on the parameters. The second is
-        the tolerance times ``pace``, (k,), the size of dθ/dx at the states. It keeps
-        the error δx of the time below the tolerance, because such an error displaces
-        the parameters by δx dθ/dx. However small the pace is, the second limit allows
-        an error of SMALLEST_STRIDE_ERROR times the size of the state.
+        An allowed error is the smaller of two limits, times the attribute ``_share``,
+        the part of the tolerance that one stride may use. The first limit is the
+        tolerance on the parameters, and for a flow at least a relative tolerance. The
+        second is the tolerance times ``pace``, (k,), the size of dθ/dx at the states.
+        It keeps the error δx of the time below the tolerance, because such an error
+        displaces the parameters by δx dθ/dx. However small the pace is, the second
+        limit allows an error of SMALLEST_STRIDE_ERROR times the size of the state.
         """
         size = np.abs(states).max(axis=1)
         gain = self._gain
@@ -1044,8 +1045,6 @@ class Strides:
         # tolerance on the parameters is the tolerance on the scores divided by the
         # gain.
         tolerance_on_params = self._tolerance / gain
-        # For a flow the first limit is at least the tolerance times the size of the
-        # state.
         relative = self._tolerance * size if self._flow else 0.0
         first_limit = np.maximum(tolerance_on_params, relative)
         # The limit is multiplied by the share below. The product must not be less than

@@ -83,7 +83,7 @@ class Finding(NamedTuple):
     statement: str  # the name of the statement, such as "Theorem 1"
     verdict: str  # the verdict for which the text was written, one of `VERDICTS`
     text: str
-    words: str = ""  # the verdict as the page states it; "" leaves it to the rows
+    verdict_in_words: str = ""  # what the page shows in place of the rows' verdicts
 
 
 class Picture(NamedTuple):
@@ -159,7 +159,7 @@ def read_prose(paper: Paper) -> Prose:
             statement=_joined(match["statement"]),
             verdict=_joined(match["verdict"]),
             text=_joined(match["text"]),
-            words=_joined(match["words"] or ""),
+            verdict_in_words=_joined(match["words"] or ""),
         )
         findings[finding.statement] = finding
     # The findings are shown in a table, and not where they stand in the text.

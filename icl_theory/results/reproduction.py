@@ -77,10 +77,9 @@ COLUMNS = {
     "verdict": "finding",
 }
 # Sentences that explain words in the last two columns of the table of findings. A
-# sentence stands above the table if its word occurs in these columns.
+# sentence stands below the table if its word occurs in these columns.
 LEGEND = {
-    "reconstructed": "*Reconstructed* (source): the verdict concerns our formula or model"
-    " only.",
+    "reconstructed": "*Reconstructed*: the verdict concerns our formula or model only.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
     "“": "Names in quotation marks are rows of the evidence, further below.",
@@ -367,7 +366,8 @@ class Reproduction:
             rows["statement"].append(finding.statement)
             rows["finding"].append(self._filled(finding.text))
             measured = part.verdict if part else NOT_TESTED
-            rows["verdict"].append(finding.words or measured)
+            # The file of the prose may state the verdict in words of its own.
+            rows["verdict"].append(finding.verdict_in_words or measured)
             rows["source"].append(part.source if part else "–")
         return rows
 
@@ -421,18 +421,17 @@ class Reproduction:
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _overview(self) -> list[Any]:
-        """Return the meanings of some words of the table of findings, and the table.
+        """Return the table of findings, and below it the meanings of some of its words.
 
         These are the words of LEGEND that occur in the columns "verdict" and "source".
         """
         overview = self.overview
         cells = " ".join(overview["verdict"] + overview["source"])
         meanings = [meaning for word, meaning in LEGEND.items() if word in cells]
-        blocks: list[Any] = []
+        blocks: list[Any] = [_Table(overview)]
         if meanings:
-            # They come first, because a reader needs them to understand the cells.
             blocks.append(_Words(" ".join(meanings)))
-        return [*blocks, _Table(overview)]
+        return blocks
 
     def _prose(self, heading: str) -> list[Any]:
         """Return the text and the pictures under a heading."""

@@ -47,8 +47,9 @@ def deviations(samples: Any, expected: Any) -> Array:
     """Return the distances of sample means from expectations, in standard errors.
 
     The first axis of ``samples`` counts the samples. The distances are absolute values.
-    If the samples are all equal, `z_score` counts a difference by rounding as about one
-    standard error at most, and a difference far above rounding as very many.
+    If the samples are all equal, their standard error is zero, and `z_score` divides by
+    the rounding error instead. The distance of a mean that differs by rounding is then
+    about 1 at most, and a larger difference has a huge distance.
     """
     # Loaded here, because few rows draw samples.
     from icl_theory.engine.comparison import z_score

@@ -88,15 +88,17 @@ def gaussian_queries(
     r"""Return nodes for N tokens in d dimensions, for queries of each length.
 
     The nodes are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
-    average over X has a relative error of about e^(-digits). For an improbable length
-    the error may be larger, as only its product with the probability counts. A length
-    that is less probable than e^(-digits) is left out. The error of the average over r
-    depends on the ``step`` of `query_lengths`, by default `usual_step`.
+    average over X has a relative error of about e^(-digits), so these are digits to the
+    base e: 36 of them are 16 decimal digits. For an improbable length the error may be
+    larger, as only its product with the probability counts. A length that is less
+    probable than e^(-digits) is left out. The error of the average over r depends on
+    the ``step`` of `query_lengths`, by default `usual_step`.
 
     With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
-    and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The
-    nodes extend so far that a prompt of N tokens hardly ever has a token beyond the
-    last node. See docs/theory.md, "Gaussian inputs".
+    and the error e^(-π²/(c r h)) for a factor e^(-s w) with the weight w = e^(c r X).
+    The losses are integrals over s of means of such factors. The nodes extend so far
+    that a prompt of N tokens hardly ever has a token beyond the last node. See
+    docs/theory.md, "Gaussian inputs".
     """
     lengths, probs_of_lengths = query_lengths(
         d, usual_step(d) if step is None else step

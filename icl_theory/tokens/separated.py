@@ -88,12 +88,14 @@ def is_separated(
     r"""Whether two nodes with different errors hardly ever share a prompt's attention.
 
     Two nodes share the attention of a prompt if neither has nearly all or nearly none
-    of it. The mean of the shared attention, the product of the two attentions, is at
-    most the smaller of the two mean attentions, and at most N times the ratio of the
-    smaller weight to the larger one. If the shared attention is not small, but the
-    gradient is, then the gradients of different prompts cancel each other, as they do
-    near a minimum. A sum over pairs of nodes would then lose as many digits
-    as the usual formula. All arrays are for one query, (U,).
+    of it; their shared attention is the mean product a_u a_v of their attentions. The
+    result is true if a bound on the sum over pairs of a_u a_v |(e_u - e_v)·ē|, with the
+    mean error ē, is below SMALL_SHARE of the sum of a_u D_u. Then a gradient as a sum
+    over pairs of nodes has no large terms.
+
+    That the gradient itself is small would not be enough. The gradients of different
+    prompts may cancel each other, as they do near a minimum, and a sum over pairs then
+    loses as many digits as the usual formula. All arrays are for one query, (U,).
     """
     most_attended = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     most_attended = most_attended[attention[most_attended] > 0.0]
@@ -109,9 +111,9 @@ def is_separated(
     ratio = np.minimum(N * np.exp(-gap), 1.0)
     shared_attention = _shared_attention(nodes, attention, ratio, counts)
     C = _second_moments(nodes, len(attention), form)
-    size_of_change = _sizes_of_change(C, D[nodes], ratio)
+    difference_bound = _difference_bounds(C, D[nodes], ratio)
     # The upper triangle has each pair once.
-    contribution = np.sum(np.triu(shared_attention * size_of_change, 1))
+    contribution = np.sum(np.triu(shared_attention * difference_bound, 1))
     return bool(contribution < SMALL_SHARE * (attention @ D))
 
 
@@ -136,7 +138,7 @@ def _shared_attention(
     return shared_attention
 
 
-def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
+def _difference_bounds(C: Array, D: Array, ratio: Array) -> Array:
     """Bound (e_u - e_v)·ē for each pair of nodes u and v.
 
     The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖, if u

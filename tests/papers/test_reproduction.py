@@ -153,7 +153,9 @@ def test_a_page_of_one_statement_has_its_finding_figures_and_evidence() -> None:
     page, text = Page(found.to_html()), found.to_markdown()
     assert found.command == command
     assert page.column(0, "statement") == ["Lemma 1"]
-    assert page.column(0, "verdict") == [found.prose.findings["Lemma 1"].words]
+    assert page.column(0, "verdict") == [
+        found.prose.findings["Lemma 1"].verdict_in_words
+    ]
     assert page.column(2, "claim") == [each.name for each in found.parts[0].claims]
     assert len(page.images) == 1
     assert all(
@@ -251,7 +253,7 @@ def test_a_verdict_in_words_stands_in_place_of_the_verdicts_of_the_rows(
         (Outcome.LOOSE, "paper, Thm 1 (reconstructed)", ["*Reconstructed*", "*Loose*"]),
     ],
 )
-def test_words_of_the_table_are_explained_above_it_if_it_uses_them(
+def test_words_of_the_table_are_explained_below_it_if_it_uses_them(
     outcome: Outcome,
     source: str,
     explained: list[str],
@@ -261,8 +263,7 @@ def test_words_of_the_table_are_explained_above_it_if_it_uses_them(
     paper = paper_of(claim(outcome, source=source))
     text = made(paper, tmp_path, monkeypatch, "holds").to_markdown()
     words = ["*Reconstructed*", "*Ours*", "*Loose*"]
-    above, _ = text.split("| statement | finding |")
-    assert [word for word in words if word in above] == explained
+    assert [word for word in words if f"{word}: " in text] == explained
 
 
 @pytest.mark.parametrize(

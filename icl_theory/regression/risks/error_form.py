@@ -64,7 +64,10 @@ class ErrorForm:
     def __call__(
         self, z: Array, own: NDArray[np.intp], mass: Array, scale: Array
     ) -> tuple[Array, Array]:
-        """Return ``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
+        """Return the form of each query, (Q,), and its slopes in the scores, (K, Q).
+
+        For query q the form is z^T C z, and the slope in the score of feature m is
+        z_m ((C z)_m - z^T C z / mass) times ``scale``.
 
         Column q of z, (K, Q), has the attention weights of the query ``own[q]``, but
         zero in place of the weight in the row ``own[q]``. ``mass``, (Q,), is the sum of

@@ -653,8 +653,9 @@ def _boundary(
 ) -> tuple[Array, Array]:
     """Return a boundary as a curve, by the coordinates x and y of its points.
 
-    If the boundary is a value of x or of y, the curve consists of these values.
-    Otherwise it consists of the points at which the lines along x cross the boundary.
+    A boundary that is given as a value of x for each y, or as a value of y for each x,
+    is this curve. Otherwise the curve consists of the points at which the lines along x
+    cross the boundary.
     """
     # The boundary is read into memory first. Otherwise threads of Dask would take the
     # maximum of each chunk, also of one that is all NaN, and NumPy's warnings about

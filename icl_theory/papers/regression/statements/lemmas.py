@@ -335,6 +335,8 @@ def lemma_1_degenerate(quick: bool) -> Claim:
 @identity("Lemma 2", "paper, Lemma 2 (exact form)", 1e-9)
 def lemma_2_identity(quick: bool) -> Errors:
     """α_k = p_k E[a_k R_k], β_mk = p_k E[a_m (R_k - r_m)] (with noise term)"""
+    # ``risk.gradient`` computes the gradient by these formulas, with r_m = (C^(k) a)_m
+    # and R_k = aᵀC^(k)a. A gradient that agrees with the losses confirms them.
     count = 6 if quick else 30
     for seed, risk in random_cases(
         count, range(2, 7), (math.inf, 1.0, 2.0, 9.0, 80.0), (0.0, 0.4)
