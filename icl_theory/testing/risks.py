@@ -548,10 +548,10 @@ class GradientCheck:
 
     The notes of `check_risk` state how they are compared. A derivative may be off by
     the error of the differences, plus the share ``tolerance`` of the gradient's norm
-    times the direction's norm. With the default tolerance, an error of a single entry
-    by 1e-5 of the norm is found if the gradient has few entries. If the error of the
-    differences is more than the share ``blurred`` of the largest derivative, the point
-    is at a kink or the loss is noise.
+    times the direction's norm. With the default tolerance, an error in a single entry
+    is found if it exceeds 1e-5 of the norm and the gradient has few entries. If the
+    error of the differences is more than the share ``blurred`` of the largest
+    derivative, the point is at a kink or the loss is noise.
     """
 
     def __init__(

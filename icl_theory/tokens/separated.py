@@ -65,8 +65,10 @@ def variance(
     r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
 
     This variance of the errors is small if the tokens that share the attention of a
-    prompt have the same error. The array ``squares``, (q, U), has
-    :math:`E \sum_i a_i^2` over the tokens i of each node.
+    prompt have the same error. All arrays but the ``loss``, (q,), are (q, U), with an
+    entry for each node u: the mean ``attention`` E a_u, the mean square ``D`` of the
+    error of a token, the ``spread``, which is the part of it by which tokens of a node
+    differ, and ``squares``, E Σ a_i² over the tokens i of the node.
     """
     total = np.einsum("qu,qu->q", attention, D) - 2.0 * loss
     if spread is not None:

@@ -162,10 +162,10 @@ class ThreeStateCounts(CountLaw):
     ) -> _Block:
         """Return the rows of the table for given row sums r of the matrix n.
 
-        The array ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row
-        with the sum r. The array ``mean_cofactor``, (T, T), has a part of the mean of C
-        for each pair of sums of rows 1 and 2 in the columns 1 and 2, see
-        `_RowLaws.mean_cofactors`.
+        ``probability[r, n_1, n_2]`` is the probability of (n_1, n_2) in a row with the
+        sum r. ``mean_cofactor[d_1, d_2]`` is the sum, over all rows 1 and 2 with
+        n_11 + n_21 = d_1 and n_12 + n_22 = d_2, of probability times cofactor (see
+        `_RowLaws.mean_cofactors`).
         """
         r0, r1, r2 = row_sums
         # Row 0 of the matrix: all n_01 and n_02 with a sum of at most r0; n_00 is the

@@ -1,10 +1,12 @@
 r"""Factors of the integrand for each token, and the sums over tokens.
 
-The letters are defined in `icl_theory.tokens.square`. If there is one kind of tokens, a
-term of the integrand has the k-th derivative of :math:`P = E\,G^n` with respect to G,
-and k factors :math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor
-b is divided by the G of its kind, and the derivative of P becomes P times a moment of
-the numbers n of tokens, under their laws tilted (weighted) by :math:`G^n`:
+The letters are defined in `icl_theory.tokens.square`: the nodes u of a kind of tokens
+have the probabilities π_u and the weights w_u, and G is the mean of :math:`e^{-y_u}`
+over them, with :math:`y_u = s w_u`. If there is one kind of tokens, a term of the
+integrand has the k-th derivative of :math:`P = E\,G^n` with respect to G, and k factors
+:math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor b is divided
+by the G of its kind, and the derivative of P becomes P times a moment of the numbers n
+of tokens, under their laws tilted (weighted) by :math:`G^n`:
 
 .. math:: \partial_{G_\kappa} \partial_{G_\lambda} P\; b_\kappa^\top C b_\lambda
     = P\, E[n_\kappa]\, E[n_\lambda]\; t_\kappa^\top C t_\lambda, \qquad
@@ -104,20 +106,21 @@ def tilted(
     divided by the G of each kind.
     """
     if len(counts) == 1:
-        mean, log = generating_functions[0]
+        G, log_G = generating_functions[0]
         # The first entry, E G^n itself, is not needed.
-        _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, rule_weights)
+        _, *derivatives = counts[0].derivatives(G, log_G, HIGHEST, rule_weights)
         return Tilted(y, b, [Orders(*derivatives)], [])
     log_P = np.zeros_like(generating_functions[0].log)
     moments: list[list[Array]] = []
-    for count, (mean, log) in zip(counts, generating_functions, strict=True):
-        b[:, count.rows] *= inverse(mean)[:, None]
-        log_power, moments_of_kind = moments_of_number(count, mean, log)
+    for count, (G, log_G) in zip(counts, generating_functions, strict=True):
+        b[:, count.rows] *= inverse(G)[:, None]
+        log_power, moments_of_kind = moments_of_number(count, G, log_G)
         log_P = log_P + log_power
         moments.append(moments_of_kind)
 
     # exp() is slow if its result is subnormal; such P are set to zero below.
     P: Array = np.exp(np.maximum(log_P.real, LOG_ZERO))
+    # y is complex if a derivative is taken by a complex step.
     if np.iscomplexobj(y):
         P = P * np.exp(1j * log_P.imag)
     # P is treated as zero if it is not a normal number. It is also zero if the G of a

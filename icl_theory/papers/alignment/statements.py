@@ -231,17 +231,19 @@ def limit_of_prompts(quick: bool) -> Claim:
     sizes = (4, 6, 9) if quick else (6, 9, 13, 19)
     draws = 10 if quick else 100
     excess = departures(sizes, draws, prompts=4.0, squares=True)
-    without_column = departures(sizes, draws, prompts=4.0, squares=False)
+    # Without the column the layer has fewer parameters to fit, and its error is nearer
+    # to the limit.
+    excess_without_column = departures(sizes, draws, prompts=4.0, squares=False)
     # The fits are large, so there are few draws, and the mean has a sampling error. So
     # the excess need not fall at each step, but only from the first dimension to the
     # last.
     is_falling = excess[0] > excess[-1] > 0.0
     return Claim.of(
-        bool(is_falling and (without_column < excess).all()),
+        bool(is_falling and (excess_without_column < excess).all()),
         f"d = {listed(sizes)}, N = k = 2d, n = 4d², C_train = C_test = diag(1/j),"
         " σ = 0.1",
         f"the mean error is above the limit by {listed(100.0 * excess, '.0f')} %, and"
-        f" without the column by {listed(100.0 * without_column, '.0f')} %",
+        f" without the column by {listed(100.0 * excess_without_column, '.0f')} %",
         "holds: but far from the limit at these sizes",
     )
 

@@ -259,7 +259,10 @@ class TwoLayers(WithStart, Map):
         return change + self.features(alpha) @ self._scored_columns(dB)
 
     def _scored_columns(self, B: Array) -> Array:
-        """Return the columns of B for the last symbols that have scores."""
+        """Return the columns of B for the queries, the last symbols of sequences.
+
+        Only the first ``queries`` symbols have scores.
+        """
         return B[:, : self.queries]
 
     def outward(self, params: Array, gradient: Array) -> Array:

@@ -1,8 +1,9 @@
 """Rows on a paper that reads layers of linear attention as preconditioned descent.
 
-The rows train all matrices of the layers, not only the reduced parameters. The squared
-errors of linear layers are polynomials in normal numbers, whose means over prompts are
-exact sums over Gauss–Hermite grids.
+A row of the audit is a function, decorated with ``row``, that tests a statement of the
+paper. The rows train all matrices of the layers, not only the reduced parameters. The
+squared errors of linear layers are polynomials in normal numbers, whose means over
+prompts are exact sums over Gauss–Hermite grids.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label y_i = wᵀx_i,
 with the task w, and a query x. The matrix E has the columns (x_i, y_i) and (x, 0). The

@@ -238,7 +238,8 @@ def softmax_drops(quick: bool) -> Claim:
         merged_drops.append(count_of_drops(merged.losses))
         separate_drops.append(count_of_drops(separate.losses))
         # How far the values of the heads, in column 0, cancel: |Σ v_h| / Σ |v_h| is 0
-        # if they cancel altogether.
+        # if they cancel altogether. At scores of zero every head predicts a mean of the
+        # labels, times its value. This part of the prediction then vanishes.
         for run in (merged, separate):
             values = run.end[:, 0]
             relative_sums.append(abs(values.sum()) / np.abs(values).sum())

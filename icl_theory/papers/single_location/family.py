@@ -71,10 +71,11 @@ class Activations(NamedTuple):
 
 
 class _Informative(NamedTuple):
-    """The informative token at J nodes x of its score.
+    """The informative token at J nodes of x, the normal variable of its score.
 
-    Given x, the value and the label of the token are normal. All fields but the first
-    two may be for several k and v at once, whose axes come first.
+    The score is a linear function of x. Given x, the value and the label of the token
+    are normal. All fields but the first two may be for several k and v at once, whose
+    axes come first.
     """
 
     x: Array  # (J,)

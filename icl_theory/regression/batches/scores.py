@@ -547,7 +547,11 @@ def _groups(posed: Mapping[int, tuple[Any, PopulationRisk]]) -> list[list[int]]:
 def _columns(
     problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int
 ) -> dict[str, Array]:
-    """Return the columns of a sweep's table for the points of one batch."""
+    """Return the columns of a sweep's table for the points of one batch.
+
+    These are the columns that a simulation of each point alone would have. So
+    ``method`` and ``error`` are those of the simulation.
+    """
     eta = np.array([problem.rate() for problem in problems])
     floor = np.array([risk.floor() for risk in risks])
     doubts = Doubts(len(risks))
@@ -574,7 +578,7 @@ def _columns(
         "T_I": runs.end_of_phase_1,
         "T_II": runs.end_of_phase_2 - runs.end_of_phase_1,
         "T_III": last - runs.end_of_phase_2,
-        "last": last,
+        "last": last,  # every point without a doubt reaches its target
         "method": np.where(is_fast, "fast", "exact"),
         "error": np.where(is_fast, runs.error, 0.0),
         "loss": np.where(doubts.none, runs.loss, np.nan),

@@ -336,11 +336,14 @@ def bayes(quick: bool) -> Claim:
 
 
 class _Floors(NamedTuple):
-    """Least excesses of three models with λ alone trained."""
+    """Least excesses of three models with λ alone trained.
 
-    kappa_one: float  # linear attention
-    identity_value: float  # softmax attention with 𝒱 = I held
-    kappa_zero: float  # linear attention
+    The feed-forward layer F reads κ times the output of attention.
+    """
+
+    kappa_one: float  # linear attention, F reads the output of attention
+    identity_value: float  # softmax attention with 𝒱 = I held, κ = 1
+    kappa_zero: float  # linear attention, F does not read the output of attention
     # Largest relative difference of the two floors `identity_value` and `kappa_zero`
     # from the least excesses on a grid of λ.
     grid_error: float
