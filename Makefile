@@ -19,10 +19,11 @@ suite: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow"
 
 # Of these the tests whose answer may depend on the version of Python: commands, files, processes, pickles, messages, and each
-# family, rule and plug-in as a whole. Left out are numbers, pages, examples, and JavaScript.
-NUMBERS := engine linear_attention papers recall regression $(addprefix test_,$(addsuffix .py,curves descent explanations \
-  fastforward fixed_chain flow heads induction_heads lengths loss_units off_defaults representation saddles separate \
-  sharpness single_location sphere stiff three_states token_counts token_heads token_selection tokens))
+# family, rule and plug-in as a whole. Left out are numbers, figures, pages, examples, and JavaScript.
+NUMBERS := engine linear_attention papers recall regression results grids/test_large.py \
+  $(addprefix test_,$(addsuffix .py,certified curves descent explanations fastforward figures fixed_chain flow heads \
+  induction_heads lengths loss_units off_defaults representation rule_restarts saddles separate sharpness single_location \
+  sphere starts stiff three_states token_counts token_heads token_selection tokens))
 suite-of-python: $(VENV)/.installed-test
 	$(BIN)/python -m pytest tests -n auto --maxprocesses 4 --dist worksteal -m "not slow" \
 	  $(addprefix --ignore tests/,$(NUMBERS) test_pages.py test_panels.py) --ignore-glob 'tests/test_explorer*' \
