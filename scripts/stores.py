@@ -133,7 +133,7 @@ def lost_after_kills(
     # The seconds of a sweep that is not killed.
     duration = time.perf_counter() - start
     expected = icl.load_sweep(folder / "whole")
-    expected_result = _returned(folder / "whole")
+    expected_result = returned(folder / "whole")
     number = 0
     while killed < kills:
         path = folder / str(number)
@@ -165,7 +165,7 @@ def lost_after_kills(
             wrong.append(
                 f"store {number}: other values than those of a run that was not killed"
             )
-        if sweep.returncode == 0 and not _returned(path).equals(expected_result):
+        if sweep.returncode == 0 and not returned(path).equals(expected_result):
             wrong.append(
                 f"store {number}: the call returned other values than one that was not"
                 " killed"
@@ -174,7 +174,7 @@ def lost_after_kills(
     return killed, wrong
 
 
-def _returned(path: Path) -> Any:
+def returned(path: Path) -> Any:
     """Return the dataset that the call of a sweep with the store ``path`` returned."""
     return pickle.loads(path.with_name(path.name + ".returned").read_bytes())
 

@@ -130,18 +130,22 @@ def test_the_spread_of_sgd_is_that_of_the_other_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=6)
-    seen: list[Any] = []
-    right = CROSSCHECK._curves
+    runs: list[icl.Trajectory] = []
 
-    def watched(*arguments: Any) -> Any:
-        seen.append((arguments, found := right(*arguments)))
-        return found
+    def watched(risk: Risk, eta: float, **given: Any) -> icl.Trajectory:
+        assert (eta, given["steps"]) == (1.0, 12)
+        runs.append(icl.descend(risk, eta, **given))
+        return runs[-1]
 
-    monkeypatch.setattr(CROSSCHECK, "_curves", watched)
+    monkeypatch.setattr(CROSSCHECK, "descend", watched)
     checked = icl.crosscheck(risk, **SETTINGS)
-    (((population, trainers, eta, steps, _), (t, expected, losses)),) = seen
-    assert (eta, steps) == (1.0, 12)
-    assert len(losses) == len(trainers) == SETTINGS["runs"] + 1
+    # exact descent, and then a run for each trainer, of which the last one is judged
+    population, *trainers = [run.risk for run in runs]
+    expected = runs[0].loss[1:]
+    losses = np.array(
+        [[population.loss(state) for state in run.states[1:]] for run in runs[1:]]
+    )
+    assert len(trainers) == SETTINGS["runs"] + 1
     assert len({trainer.seed for trainer in trainers}) == len(trainers)
     np.testing.assert_array_equal(checked.sgd, losses[-1])
     spread = np.std(losses[:-1], axis=0, ddof=1)
@@ -153,12 +157,12 @@ def test_the_spread_of_sgd_is_that_of_the_other_runs(
     exact, scores = [], np.zeros((3, 3))
     own = np.zeros((3, 3))
     for step in range(12):
-        scores = scores - eta * population.gradient(scores)
-        own = own - eta * trainers[0].evaluate(own, step)[1]
+        scores = scores - population.gradient(scores)
+        own = own - trainers[0].evaluate(own, step)[1]
         exact.append(population.loss(scores))
         assert losses[0][step] == pytest.approx(population.loss(own), rel=1e-10)
     np.testing.assert_allclose(expected, exact, rtol=1e-10)
-    assert t.tolist() == list(range(1, 13))
+    assert checked.t.tolist() == list(range(1, 13))
 
 
 def test_points_of_comparison_spread_as_far_as_they_may() -> None:

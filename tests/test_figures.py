@@ -190,9 +190,8 @@ def test_run_by_itself_survives_the_interrupt() -> None:
 def test_interrupt_ends_all_figures_and_draws_none_of_half_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        figures, "_recipe", lambda name: {"figure": interrupted_run(), "QUICK": {}}
-    )
+    recipes = {"maps": interrupted_run(), "tail": interrupted_run()}
+    monkeypatch.setattr(figures, "recipes", lambda: (recipes, []))
     stops_with(130, "figures", "maps", "tail", "--out", str(tmp_path))
     assert not list(tmp_path.iterdir())
     assert "interrupted at maps" in capsys.readouterr().err

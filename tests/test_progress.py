@@ -27,12 +27,14 @@ LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal in which everything is shown at once."""
+def terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal in which everything is shown at once, and from which capsys reads."""
     monkeypatch.setattr(progress, "DISPLAY", Display(0.0))
-    monkeypatch.setattr(
-        progress, "_is_terminal", lambda stream: stream is sys.stderr is not None
-    )
+    # pytest replaces the stream itself before the test begins.
+    stream = type(sys.stderr)
+    monkeypatch.setattr(stream, "isatty", lambda stream: stream is sys.stderr)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")  # so that rich takes it for one, too
 
@@ -71,13 +73,13 @@ def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_termi
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for quiet, stream in (
+    for quiet, is_terminal in (
         (True, True),
         (False, False),
         *[(False, True)] * (delay > 0.0),
     ):
         monkeypatch.setattr(progress, "DISPLAY", Display(delay))
-        monkeypatch.setattr(progress, "_is_terminal", lambda _, stream=stream: stream)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda said=is_terminal: said)
         with Progress(quiet=quiet) as display:
             display.update(0, 2000)
             with Progress("adding numbers"):
@@ -297,6 +299,9 @@ def test_in_a_terminal_all_that_is_done_is_drawn_and_what_is_printed_gets_where_
 
 
 class Closed(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
     def write(self, _: str) -> int:
         raise BrokenPipeError
 

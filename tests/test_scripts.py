@@ -209,7 +209,7 @@ def test_sweeps_are_killed_also_where_the_first_was_slower_or_faster(
     monkeypatch.setattr(stores.subprocess, "Popen", Run)
     monkeypatch.setattr(stores.subprocess, "run", slow)
     monkeypatch.setattr(stores.icl, "load_sweep", lambda _: kept)
-    monkeypatch.setattr(stores, "_returned", lambda _: kept)
+    monkeypatch.setattr(stores, "returned", lambda _: kept)
     assert lost_after_kills(tmp_path, 3) == (3, [])
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -343,6 +344,26 @@ class Clock:
         )
 
 
+def batched_where(
+    count: int, rule: Callable[[np.ndarray], np.ndarray]
+) -> Callable[..., Any]:
+    """A family that says by this rule which points it computes in batches.
+
+    The rule is given the numbers of the points in a grid of ``count`` L from 1 to 2.
+    """
+    right = FamilyModel.batched
+
+    def batched(
+        model: FamilyModel, points: dict[str, np.ndarray], **common: Any
+    ) -> Any:
+        if common.get("max_steps") != 0:  # the points are computed
+            return right(model, points, **common)
+        numbers = np.rint((points["L"] - 1.0) * (count - 1)).astype(int)
+        return {"loss": np.where(rule(numbers), 0.0, np.nan)}
+
+    return batched
+
+
 def test_points_in_whole_arrays_are_estimated_by_the_time_that_they_take_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -383,7 +404,7 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
     budget: float, each: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A point takes 200 s alone, the very first one 50 s more; any number together take 300 s. Four are alone."""
-    clock, kinds = Clock(monkeypatch), np.arange(16) % 4 > 0
+    clock = Clock(monkeypatch)
     clock.now, first = 5000.0, [50.0]
     simulate, evaluated = icl.Regression.simulate, FamilyModel.evaluate
 
@@ -397,12 +418,11 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
 
     monkeypatch.setattr(icl.Regression, "simulate", alone)
     monkeypatch.setattr(FamilyModel, "evaluate", together)
-    monkeypatch.setattr(
-        "icl_theory.sweeps.estimate._is_batched", lambda made, index: kinds[index]
-    )
     given = {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 5, "epsilon": 0.45}
+    made = plan(find("regression"), given)
+    monkeypatch.setattr(FamilyModel, "batched", batched_where(16, lambda i: i % 4 > 0))
     for workers, said in ((1, ""), (3, " on 3 workers")):
-        lines = [*estimate(plan(find("regression"), given), workers, budget=budget)]
+        lines = [*estimate(made, workers, budget=budget)]
         assert lines[0] == "16 points in 1 chunk, 12 in batches and 4 one by one"
         seconds = int((4 * 200.0 + 12 * each) / workers)
         assert lines[1] == f"about 0:{seconds // 60:02}:{seconds % 60:02}{said}"
@@ -420,13 +440,12 @@ def test_points_in_whole_arrays_are_timed_also_where_the_chunk_in_the_middle_has
         return evaluated(model, points)
 
     monkeypatch.setattr(FamilyModel, "evaluate", together)
-    monkeypatch.setattr(
-        "icl_theory.sweeps.estimate._is_batched",
-        lambda made, index: (index < 8) | (index >= 16),
-    )
     made = plan(
         find("regression"),
         {"L": np.linspace(1, 2, 24), "delta": 1, "eta": 4, "N": 5, "epsilon": 0.45},
+    )
+    monkeypatch.setattr(
+        FamilyModel, "batched", batched_where(24, lambda i: (i < 8) | (i >= 16))
     )
     lines = [*estimate(made._replace(grid=Grid(made.grid.axes, 8)), budget=1e4)]
     assert lines[:2] == [
@@ -439,17 +458,18 @@ def test_kinds_of_many_points_are_told_from_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One in four is alone, which 400 random points tell to some 9 %; 1600 are few enough for all to be asked."""
-    asked = []
+    asked: list[int] = []
+    one_in_four = batched_where(1600, lambda i: i % 4 > 0)
 
-    def in_arrays(made: Any, index: np.ndarray) -> np.ndarray:
-        asked.append(len(index))
-        return index % 4 > 0
+    def batched(model: FamilyModel, points: Any, **common: Any) -> Any:
+        asked.append(len(points["L"]))
+        return one_in_four(model, points, **common)
 
-    monkeypatch.setattr("icl_theory.sweeps.estimate._is_batched", in_arrays)
     made = plan(
         find("regression"),
         {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},
     )
+    monkeypatch.setattr(FamilyModel, "batched", batched)
     said = next(estimate(made, samples=1600))
     assert said == "1,600 points in 1 chunk, 1,200 in batches and 400 one by one"
     about = re.fullmatch(

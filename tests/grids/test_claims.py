@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray
+from dask.callbacks import Callback
 
 import icl_theory as icl
 from icl_theory.families.registry import find
@@ -46,17 +48,17 @@ HUGE: dict[str, Any] = {
 
 
 @pytest.fixture
-def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The chunks that are read or made up."""
+def blocks() -> Iterator[list[tuple[int, ...]]]:
+    """The indices of the chunks that Dask computes, of any array."""
     read: list[tuple[int, ...]] = []
-    block = store._block
 
-    def watched(*arguments: Any, block_id: tuple[int, ...], **named: Any) -> Any:
-        read.append(block_id)
-        return block(*arguments, block_id=block_id, **named)
+    def note(key: Any, graph: Any, state: Any) -> None:
+        # The key of a chunk has its name and its indices; other tasks have a name.
+        if isinstance(key, tuple):
+            read.append(key[1:])
 
-    monkeypatch.setattr(store, "_block", watched)
-    return read
+    with Callback(pretask=note):
+        yield read
 
 
 def test_millions_of_points_that_are_pending_cost_nothing(
@@ -93,9 +95,10 @@ def test_one_chunk_of_thousands_is_read_alone(
     path = claimed(tmp_path / "a", (7,), **HUGE)
     dataset = icl.load_sweep(path)
     assert len(icl.phase_table(dataset)) == 60_000
-    assert {place[0] for place in blocks} <= {6, 7, 8}
     assert "60,000 of 200,000,000 points are computed" in icl.html_report(dataset)
-    assert {place[0] for place in blocks} <= {6, 7, 8}
+    # There are thousands of chunks of each column. The tasks are about the one that is
+    # done, and its neighbours.
+    assert len(blocks) < 300
 
 
 SMALL: dict[str, Any] = {

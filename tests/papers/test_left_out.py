@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,18 +80,21 @@ class Shown(Bowl):
     explorer = Panel(Path("/nowhere"))
 
 
-def audited(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
-    """Audit some families, and not the default one."""
+def audited(monkeypatch: pytest.MonkeyPatch, families: dict[str, Any]) -> None:
+    """Let these be all families, without the default one.
+
+    The default family comes first unless a plug-in has a negative order.
+    """
     # As an attribute of its package, `audit` is the function and not the module.
     module = importlib.import_module("icl_theory.statements.audit")
-    monkeypatch.setattr(module, "_families_in_order", lambda: names)
+    monkeypatch.setattr(module, "discover", lambda: ([SimpleNamespace(order=-1.0)], []))
+    monkeypatch.setattr("icl_theory.families.registry.families_known", lambda: families)
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     every = {"recall": icl.Recall} | {each.name: each for each in (Good, Lost, Shown)}
-    monkeypatch.setattr("icl_theory.families.registry.families_known", lambda: every)
-    audited(monkeypatch, [*every])
+    audited(monkeypatch, every)
 
 
 def line(slot: str) -> str:
@@ -105,11 +109,7 @@ def no_disc(*, radius: float = 1.0) -> Any:
 
 @pytest.fixture
 def without_recall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "icl_theory.families.registry.families_known",
-        lambda: {"good": Good, "lost": Lost},
-    )
-    audited(monkeypatch, ["good", "lost"])
+    audited(monkeypatch, {"good": Good, "lost": Lost})
 
 
 def test_a_row_and_a_question_that_raise_leave_the_audit_whole(

@@ -12,7 +12,6 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory.engine import Affine, Pullback
-from icl_theory.papers.recall import bounds
 from icl_theory.papers.recall.bounds import cycle_excess
 from icl_theory.papers.recall.statements import model, training
 
@@ -21,11 +20,6 @@ Counts, RecallRisk, RecallTask = (
     icl.recall.RecallRisk,
     icl.recall.RecallTask,
 )
-
-
-def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_least_share", lambda *task: 1.0)
-    assert training.plain_descent(True).violated
 
 
 def test_words_drawn_one_by_one_refute_a_wrong_law(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pytest
@@ -338,9 +337,7 @@ def test_power_and_what_was_left_out_are_printed() -> None:
 def test_work_is_bounded_where_the_precision_is_out_of_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        MODULE, "_prompts_needed", partial(MODULE._prompts_needed, work=1e8)
-    )
+    monkeypatch.setattr(MODULE, "MOST_WORK", 1e8)
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     checked = icl.crosscheck(risk, precision=1e-6, steps=5)
     assert checked.passed

@@ -321,7 +321,6 @@ def test_a_large_table_has_some_of_its_rows_and_says_so(
         in Page(html_report(found, over="K")).text
     )
     assert len(page.column(page.about("leading order in K"), "K")) == 5
-    monkeypatch.setattr("icl_theory.results.report._figures", lambda *given: [])
     monkeypatch.setattr(
         "icl_theory.results.reading.SLAB", 240
     )  # so that not all rows are read

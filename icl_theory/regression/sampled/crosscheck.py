@@ -618,12 +618,11 @@ def _prompts_needed(
     pilot: CountedRisk,
     precision: float,
     pilots: int = PILOTS,
-    work: float = MOST_WORK,
 ) -> int:
     """Return how many prompts in a batch are needed to find an error of ``precision``.
 
     The number is estimated from ``pilots`` batches of the sampler ``pilot``. It is
-    bounded such that the whole comparison takes about ``work`` multiplications.
+    bounded such that the whole comparison takes about MOST_WORK multiplications.
     """
     batches = COUNTED_BATCHES
     sampled = _sample(values, [pilot] * len(values), pilots)
@@ -642,7 +641,7 @@ def _prompts_needed(
     # The products of a prompt with the weights of all queries take K² multiplications.
     K = len(values[0].scores)
     work_per_prompt = K * (K + WORK_PER_FEATURE) + WORK_PER_PROMPT
-    affordable = work / (len(values) * batches * work_per_prompt)
+    affordable = MOST_WORK / (len(values) * batches * work_per_prompt)
     return int(max(pilot.batch, min(needed, affordable)))
 
 

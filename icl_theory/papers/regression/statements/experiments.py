@@ -891,7 +891,7 @@ def block(quick: bool) -> Claim:
     blocks = np.array([_trained_block(law, steps, seed) for seed in seeds])
     attention, loss, attention_loss = blocks.T
     attention_by_adam = np.array(
-        [_attention_by_adam(law, adam_steps, seed) for seed in seeds]
+        [attention_by_adam(_block(law, seed), adam_steps) for seed in seeds]
     )
     adam_attends = int(np.sum(attention_by_adam > 0.5))
     only_random_attends = random_frequency.attention > 0.5 > attention.max()
@@ -966,14 +966,11 @@ def _trained_block(law: tasks.Task, steps: int, seed: int) -> TrainedBlock:
     )
 
 
-def _attention_by_adam(
-    law: tasks.Task, steps: int, seed: int, rate: float = 0.003
-) -> float:
+def attention_by_adam(block_risk: regression.BlockRisk, steps: int) -> float:
     """Return the mean target attention of a block that Adam trained.
 
-    Adam has its usual constants β₁ = 0.9, β₂ = 0.999 and ε = 1e-8.
+    Adam has the rate 0.003 and its usual constants β₁ = 0.9, β₂ = 0.999 and ε = 1e-8.
     """
-    block_risk = _block(law, seed)
     params = block_risk.initial
     first_moment = np.zeros_like(params)
     second_moment = np.zeros_like(params)
@@ -985,7 +982,7 @@ def _attention_by_adam(
         # The moments started at 0, and are too small at first by these factors.
         mean = first_moment / (1.0 - 0.9**step)
         mean_square = second_moment / (1.0 - 0.999**step)
-        params = params - rate * mean / (np.sqrt(mean_square) + 1e-8)
+        params = params - 0.003 * mean / (np.sqrt(mean_square) + 1e-8)
     return float(np.mean(block_risk.observe(params)["attention"]))
 
 
