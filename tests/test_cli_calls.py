@@ -544,6 +544,10 @@ def test_runs_side_by_side_have_all_facts_and_each_its_command_and_proof(
             ["icl-theory", *words, "--certify", "--json"]
         )
     monkeypatch.setenv("COLUMNS", "300")
+    out = run_main(capsys, *words, "--certify")[1]
+    assert set(found) <= set(out.splitlines())  # each above its proof
+    out = run_main(capsys, *words[:-2], "--certify")[1]
+    assert not set(found) & set(out.splitlines())  # one run needs no label
     out = run_main(capsys, *words)[1]
     for name in found:
         for fact in icl.simulate(

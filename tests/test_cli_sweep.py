@@ -136,6 +136,7 @@ def test_tables_and_figure_are_written(
     }
     files = {name: str(tmp_path / f"a{ending}") for name, ending in endings.items()}
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    options += ["--workers", "1"]
     status, out, err = run_main(capsys, *QUICK, *options)
     assert (status, err) == (0, "")
     assert re.fullmatch(

@@ -424,6 +424,8 @@ KIND = ([0.5, 0.5], [0.0, 1.0])
             ),
             "number",
         ),
+        (lambda: icl.Lengths.poisson(2.0, least=-1), "least"),
+        (lambda: icl.Lengths.poisson(2.0, least=2), "least"),
         (lambda: icl.TokenRisk(icl.Kind(3, *KIND), lengths=[1.0]), "lengths"),
         (
             lambda: icl.TokenRisk(icl.Kind([1, 2], *KIND), lengths=[0.5, 0.6]),

@@ -163,6 +163,7 @@ def test_schedules_have_the_factors_of_pytorch() -> None:
         0.25,
     ]
     assert [InverseSqrt().factor(t) for t in (0, 3, 99)] == [1.0, 0.5, 0.1]
+    assert [InverseSqrt(5).factor(t) for t in (0, 15, 495)] == [1.0, 0.5, 0.1]
     warm = WarmUp(4, StepDecay(3, 0.5))
     assert [warm.factor(t) for t in (0, 3, 4, 6, 7)] == [0.25, 1.0, 1.0, 1.0, 0.5]
 

@@ -336,6 +336,18 @@ def test_tables_and_reports_say_that_theory_is_not_applicable(rule: Any) -> None
     assert "measured half-way point" not in page
 
 
+def test_up_to_three_rules_without_theory_are_named() -> None:
+    given = {"L": 1.0, "delta": 1.0, "eta": 0.05, "epsilon": 1e-2, "max_steps": 2}
+    rules = ["ngd", "heavy-ball", "adam", "nesterov"]
+    for count, listed in (
+        (2, '"ngd" and "heavy-ball":'),
+        (3, '"ngd", "heavy-ball" and "adam":'),
+        (4, '"ngd", "heavy-ball", "adam" and 1 more:'),
+    ):
+        dataset = icl.sweep(**given, rule=rules[:count], progress=False)
+        assert f"training by {listed}" in dataset.attrs["not_applicable"]
+
+
 def test_sweeps_of_gradient_descent_say_nothing_of_it() -> None:
     dataset = icl.sweep(L=[1.0, 2.0], delta=1.0, eta=0.05, epsilon=1e-2, progress=False)
     assert "not_applicable" not in dataset.attrs

@@ -405,6 +405,7 @@ def test_numbers_are_quoted_by_the_words_around_them() -> None:
     ):
         assert fill(paper, text, sources) == expected
     assert typeset("1,234") == "1,234"
+    assert [typeset("2.5e+05"), typeset("2.5e+06")] == ["250,000", "2.5·10⁶"]
     assert segments("a\n\n![b\nc](d.png)\n\ne") == ["a", ("d", "b c"), "e"]
 
 

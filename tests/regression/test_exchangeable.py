@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import mpmath
 import numpy as np
@@ -133,6 +134,13 @@ def test_flow_time_is_the_integral_of_one_over_the_growth(
             mpmath.linspace(mpmath.mpf(1) / K, a, 9),
         )
     assert flow_time(a, K) == pytest.approx(float(exact), rel=1e-9)
+
+
+def test_flow_time_is_known_from_the_start_to_the_end_of_training() -> None:
+    assert flow_time(0.25, 4) == pytest.approx(0.0, abs=1e-14)
+    for attention in (0.24, 1.0):
+        with pytest.raises(ValueError, match=re.escape("in [1/K, 1) = [0.25, 1)")):
+            flow_time(attention, 4)
 
 
 def test_integrated_flow_follows_the_closed_solution() -> None:

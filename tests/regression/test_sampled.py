@@ -167,9 +167,11 @@ def test_held_out_prompts_have_the_law_of_the_others() -> None:
     np.testing.assert_array_equal(prompts.answer, prompts.query + 1.0)
 
 
-def test_held_out_size_is_checked() -> None:
+def test_numbers_of_prompts_are_checked() -> None:
     with pytest.raises(ValueError, match="size = 0"):
         sampled().held_out(0)
+    with pytest.raises(ValueError, match="size = 0"):
+        sampled().draw(np.random.default_rng(0), 0)
 
 
 @pytest.mark.parametrize(
