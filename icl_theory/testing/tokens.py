@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.testing.common import expect
 from icl_theory.tokens.lengths import Lengths
-from icl_theory.tokens.risk import TokenRisk
+from icl_theory.tokens.risk import Kind, TokenRisk
 
 # The search for a risk with few prompts, in `_small_size`, begins with at most this
 # many tokens and this many nodes of each kind. Both limits seldom matter, because the
@@ -176,31 +176,38 @@ def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
     The pair has the probability of the length, and the number of tokens of each kind. A
     random number of tokens that is larger than `MOST_TOKENS_OF_KIND` is left out.
     """
-    # If kinds grow together, a prompt has one of several lengths. Each kind then has an
-    # array with its number of tokens at each length, or one number for all lengths.
     if risk.grow_together:
-        numbers: list[Any] = [kind.number for kind in risk.kinds]
-        columns = np.broadcast_arrays(*(np.atleast_1d(number) for number in numbers))
-        token_counts = np.stack(columns, axis=1)  # (lengths, kinds)
-        # All lengths are equally probable unless the risk gives their probabilities.
-        length_count = len(token_counts)
-        probs = np.full(length_count, 1.0 / length_count)
-        if risk.lengths is not None:
-            probs = np.asarray(risk.lengths)
-        return list(zip(probs.tolist(), token_counts.tolist(), strict=True))
-    # For each kind, a list of pairs: a probability and a number of tokens.
-    laws = []
-    for kind in risk.kinds:
-        if isinstance(kind.number, Lengths):
-            longest = min(int(kind.most), MOST_TOKENS_OF_KIND)
-            # The probabilities of 0, 1, ..., ``longest`` tokens.
-            probs = kind.number.probabilities(longest)
-            laws.append([(p, n) for n, p in enumerate(probs.tolist()) if p > 0.0])
-        else:
-            laws.append([(1.0, int(np.max(kind.number)))])
-    lengths = []
+        return _lengths_of_growing_kinds(risk)
     # The numbers of tokens of different kinds are independent.
-    for pairs in itertools.product(*laws):
+    lengths = []
+    for pairs in itertools.product(*map(_law_of_number, risk.kinds)):
         probability = math.prod(p for p, _ in pairs)
         lengths.append((probability, [n for _, n in pairs]))
     return lengths
+
+
+def _lengths_of_growing_kinds(risk: TokenRisk) -> list[tuple[float, list[int]]]:
+    """Return the pairs of `_lengths` for a risk whose kinds grow together.
+
+    A prompt then has one of several lengths. Each kind has an array with its number of
+    tokens at each length, or one number for all lengths.
+    """
+    numbers: list[Any] = [kind.number for kind in risk.kinds]
+    columns = np.broadcast_arrays(*(np.atleast_1d(number) for number in numbers))
+    token_counts = np.stack(columns, axis=1)  # (lengths, kinds)
+    # All lengths are equally probable unless the risk gives their probabilities.
+    length_count = len(token_counts)
+    probs = np.full(length_count, 1.0 / length_count)
+    if risk.lengths is not None:
+        probs = np.asarray(risk.lengths)
+    return list(zip(probs.tolist(), token_counts.tolist(), strict=True))
+
+
+def _law_of_number(kind: Kind) -> list[tuple[float, int]]:
+    """Return each possible number of tokens of a kind, after its probability."""
+    if not isinstance(kind.number, Lengths):
+        return [(1.0, int(np.max(kind.number)))]
+    longest = min(int(kind.most), MOST_TOKENS_OF_KIND)
+    # The probabilities of 0, 1, ..., ``longest`` tokens.
+    probs = kind.number.probabilities(longest)
+    return [(p, n) for n, p in enumerate(probs.tolist()) if p > 0.0]
