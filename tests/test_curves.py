@@ -17,6 +17,7 @@ import icl_theory as icl
 from icl_theory.cli import main
 from icl_theory.engine.sampling import joined, prompts_by_run
 from icl_theory.engine.sgd_runs import train_runs
+from icl_theory.engine.windows import SgdScatter
 from icl_theory.results import plots
 
 PROBLEM = icl.Regression(L=2.0, delta=1.0, eta=4.0, K=4, N=12, noise=0.1, above=1e-3)
@@ -717,3 +718,12 @@ def test_sgd_that_leaves_the_exact_curve_is_compared_with_its_own_mean() -> None
     doubled = run.compare(2.0 * losses, batch=4, seed=5)
     assert doubled.leaves is not None
     assert doubled.explanations[0].name == "factor"
+
+
+def test_runs_of_sgd_scatter_about_their_mean_as_another_run_would() -> None:
+    """For three runs s² has two degrees of freedom, and another run the variance 4/3 s²."""
+    losses = np.array([[1.0, 4.0], [2.0, 4.0], [6.0, 1.0]])
+    scatter = SgdScatter.about_mean(losses)
+    assert scatter.freedom == 2
+    variance = np.mean(scatter.deviations**2, axis=0)
+    np.testing.assert_allclose(variance, 4 / 3 * np.var(losses, axis=0, ddof=1))

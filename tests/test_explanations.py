@@ -117,9 +117,10 @@ def test_fitted_parameters_are_those_of_the_training() -> None:
         return np.array(values)
 
     assert run.compare(losses(), errors=1e-9).passed
-    rate = run.compare(losses(rate=1.3 * eta), errors=1e-4).explanations[0]
-    assert rate.name == "rate"
-    assert rate.parameters["eta"] == pytest.approx(1.3 * eta, rel=1e-3)
+    for factor in (0.47, 0.77, 1.3, 1.6):
+        rate = run.compare(losses(rate=factor * eta), errors=1e-4).explanations[0]
+        assert rate.name == "rate"
+        assert rate.parameters["eta"] == pytest.approx(factor * eta, rel=1e-3)
     begun = run.compare(losses(g=0.3), errors=1e-4).explanations[0]
     assert begun.name == "start"
     assert begun.parameters["start"] == pytest.approx(0.3, rel=1e-3)

@@ -375,6 +375,9 @@ def test_drawn_sequences_agree_with_the_integral(positions: bool) -> None:
         drawn.append([found[0], np.sum(found[1] * direction), *attention])
     spread = np.std(drawn, axis=0) / 10.0 + 1e-14
     assert np.abs((np.mean(drawn, axis=0) - exact) / spread).max() < 5.0
+    # The attention of the sequences with each last symbol adds up to 1.
+    attention = sampled.observe(scores, 0)["attention"].reshape(-1, 3)
+    np.testing.assert_allclose(attention.sum(axis=0), 1.0, rtol=1e-12)
 
 
 def test_training_finds_the_symbol_that_followed_the_last_one() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -392,3 +393,10 @@ def test_numpy_scalars_mean_what_python_numbers_mean(scalar: type) -> None:
 def test_refuses_what_only_looks_like_a_number(value: object) -> None:
     with pytest.raises(ValueError, match="L = "):
         icl.simulate(value, 1.0, 4.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("features", [[1.0, 2.0, 3.0], [[[1.0]]]])
+def test_features_are_an_array_of_vectors(features: Any) -> None:
+    allowed = r"must be a Features object, or an array \(K, d\)$"
+    with pytest.raises(ValueError, match=rf"^features = .*: {allowed}"):
+        icl.Regression(L=1.0, delta=1.0, eta=1.0, features=features)

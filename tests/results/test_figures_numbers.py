@@ -350,6 +350,8 @@ def test_maps_are_drawn_as_they_are_with_queries_across() -> None:
         np.testing.assert_array_equal(ax.images[0].get_array(), each)
         assert (ax.images[0].norm.vmin, ax.images[0].norm.vmax) == (0.0, 1.0)
         assert ax.images[0].origin == "upper"
+    assert axes[0].get_shared_x_axes().joined(axes[0], axes[3])
+    assert axes[0].get_shared_y_axes().joined(axes[0], axes[3])
     assert [ax.get_title() for ax in axes[:2]] == ["start", "end"]
     assert [axes[i].get_ylabel() for i in (0, 2)] == ["one\nkey", "two\nkey"]
     assert [axes[i].get_xlabel() for i in (2, 3)] == ["query", "query"]
