@@ -347,3 +347,16 @@ def test_single_location_takes_a_vector_and_all_words(capsys: Any) -> None:
     status, _, err = run_main(capsys, *command, "--start", "mainfold")
     assert status == 2
     assert "did you mean manifold?" in err
+
+
+@pytest.mark.parametrize("finite", [{}, {"N": 20, "noise": 0.1}], ids=["inf", "N"])
+def test_points_of_a_sweep_begin_at_its_start(finite: dict[str, Any]) -> None:
+    """Runs from zero scores would be computed in a batch."""
+    given = {"delta": 1.0, "eta": 0.3, "K": 5, "epsilon": 0.5, **finite}
+    start = 0.3 * np.eye(5)
+    dataset = icl.sweep(L=[1.0, 2.0], start=start, **given, progress=False)
+    runs = [icl.simulate(L, start=start, **given) for L in (1.0, 2.0)]
+    assert dataset.steps.values.tolist() == [run.steps for run in runs]
+    np.testing.assert_allclose(dataset.loss.values, [run.loss[-1] for run in runs])
+    from_zero = icl.sweep(L=[1.0, 2.0], **given, progress=False)
+    assert dataset.steps.values[1] < from_zero.steps.values[1]
