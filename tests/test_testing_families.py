@@ -159,6 +159,8 @@ class WrongDefault(Sound):
 class ClosedToy(Toy):
     """Descent on the toy in closed form, wrong by a millionth."""
 
+    initial = np.array([30.0, -15.0])
+
     def closed_form(self, eta: float, rule: str) -> Solution | None:
         return _Form(self, eta)
 
@@ -478,7 +480,7 @@ FAMILIES: dict[type[Family], str] = {
     WrongError: r"WrongError\(..., bowl=<object .*\): expected a ValueError, found TypeError",
     WrongDefault: r"the problem: expected no exception, found ValueError: bowl = -1.0",
     BatchOff: r"column size of a sweep at eta = 0.1: expected that of a simulation",
-    WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
+    WrongForm: r"states in closed form: expected those of single steps to 3e-08, found \de-05 off",
     WrongCount: r"steps in closed form: expected \d+ \(error 0.0\), found \d+",
     SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
     SampledSteep: r"sampled gradient along the exact gradient at the beginning: expected .* within .* standard errors",

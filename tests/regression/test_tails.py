@@ -284,6 +284,13 @@ def test_errors_of_negative_correlation_can_hold_a_feature_back_from_its_margin(
     assert tail_constant(risk) is None
     margins = tail_constant(risk, proved=False)
     assert margins == pytest.approx(0.0807328, rel=1e-5)
+    # Values in another unit have the same tail.
+    for unit in (1e-6, 1e6):
+        task = tasks.KernelTask(unit**2 * values @ values.T)
+        other = icl.PopulationRisk(icl.Features(x), task)
+        embedded = icl.in_coordinates(other, "embedding", x)
+        assert tail_constant(embedded) is None
+        assert tail_constant(embedded, proved=False) == pytest.approx(margins)
     rows = {
         (k, m): np.outer(x[k] - x[m], x[k]).ravel()
         for k in range(3)

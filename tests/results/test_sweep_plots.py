@@ -96,6 +96,25 @@ def test_a_diagram_has_the_predicted_boundary_over_it() -> None:
     assert "half-way in $K$, predicted" not in curves
 
 
+def test_a_boundary_that_varies_along_its_own_parameter_is_where_lines_cross_it() -> (
+    None
+):
+    """L = c (L/0.1)^0.1 has the root L = (c 0.1^-0.1)^(1/0.9)."""
+    many = [10, 20, 30, 50, 100, 300]
+    found = swept(L=np.geomspace(0.02, 20.0, 9), K=many, eta=1e-3)
+    found["L_star"] = (found["L_star"] * (found.L / 0.1) ** 0.1).assign_attrs(
+        found["L_star"].attrs
+    )
+    ax = plot_sweep(found)
+    curves = {line.get_label(): line.get_xydata() for line in ax.lines}
+    crossovers = np.array([icl.regression.crossover(1e-4, 1.0, K) for K in many])
+    np.testing.assert_allclose(
+        curves["exact onset of the tail"][:, 0],
+        (crossovers * 0.1**-0.1) ** (1.0 / 0.9),
+        rtol=1e-9,
+    )
+
+
 def test_a_boundary_of_a_parameter_that_is_held_is_where_its_lines_cross_it() -> None:
     """Between points, where it is no contour of a coarse grid, but the root of a power law."""
     found = swept(
