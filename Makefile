@@ -36,7 +36,7 @@ test-slow: $(VENV)/.installed-test
 # Of these the tests that committed answers, numbers and pages are what the package computes.
 test-committed: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m slow \
-	  tests/test_record.py tests/test_golden.py tests/test_pages.py
+	  tests/test_record.py tests/test_golden.py tests/test_pages.py tests/papers/test_audit.py
 
 # the record of answers as on older processors
 answers-kernels: $(VENV)/.installed-test

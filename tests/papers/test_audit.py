@@ -666,7 +666,7 @@ def an_order_of_magnitude_that_fails_is_no_violation(
 def test_all_rows_and_questions_on_small_grids(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One test of many checks: it takes two minutes to measure what they look at."""
+    """One test of many checks: it takes half a minute to measure what they look at."""
     report = icl.audit(quick=True)
     no_exact_or_certified_claim_is_violated(report)
     every_verdict_is_one_of_the_known_ones(report)

@@ -890,16 +890,16 @@ def block(quick: bool) -> Claim:
     # The three fields of a `TrainedBlock` for each seed, (seeds, 3)
     blocks = np.array([_trained_block(law, steps, seed) for seed in seeds])
     attention, loss, attention_loss = blocks.T
-    attention_by_adam = np.array(
+    adam_attention = np.array(
         [attention_by_adam(_block(law, seed), adam_steps) for seed in seeds]
     )
-    adam_attends = int(np.sum(attention_by_adam > 0.5))
+    adam_attends = int(np.sum(adam_attention > 0.5))
     only_random_attends = random_frequency.attention > 0.5 > attention.max()
     # The layers after the attention learn if the block's loss is clearly below the loss
     # of its attention alone. The quotient is 0.05 or less. The bound of 0.8 allows for
     # quick rows, which take a twentieth of the steps.
     other_layers_learn = bool((loss < 0.8 * attention_loss).all())
-    adam_is_ahead = (attention_by_adam > attention).all()
+    adam_is_ahead = (adam_attention > attention).all()
     return Claim.of(
         only_random_attends and other_layers_learn and adam_is_ahead,
         "cosines, whose formula our text of the paper lacks; simplex, K = 6, Δ = 2,"
@@ -908,13 +908,13 @@ def block(quick: bool) -> Claim:
         f" 0.003, {adam_steps} steps, for one; seeds {listed(seeds)}",
         f"mean target attention {random_frequency.attention:.2f} for cosines of random"
         f" frequency, {span(attention, '.2f')} for those of one frequency,"
-        f" {span(attention_by_adam, '.2f')} with Adam; loss {span(loss, '.2g')} by"
+        f" {span(adam_attention, '.2f')} with Adam; loss {span(loss, '.2g')} by"
         f" gradient descent, {span(attention_loss, '.2g')} by the block's attention"
         " alone",
         "holds only for cosines of random frequency under gradient descent: on those of"
         f" one frequency attention on the target ends at {span(attention, '.2f')}, and"
         " the loss falls by the layers after the attention. Adam ends at"
-        f" {span(attention_by_adam, '.2f')} there, above ½ for {adam_attends} of"
+        f" {span(adam_attention, '.2f')} there, above ½ for {adam_attends} of"
         f" {len(seeds)} seeds. We do not know the paper's tasks, nor its optimiser",
     )
 
