@@ -8,7 +8,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog, minimize, nnls
 
 import icl_theory as icl
 from icl_theory.papers.token_selection import statements as papers
@@ -207,8 +207,7 @@ def test_hard_margins_of_a_matrix_are_those_of_products_with_queries() -> None:
     np.testing.assert_allclose(found.ravel(), other.x, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", range(6))
 def test_nuclear_margins_have_a_certificate(seed: int) -> None:
     """Multipliers with |Σ λ A| <= 1 in the operator norm bound the nuclear norm by Σ λ: no gap is left."""
     problem = icl.TokenSelection(
@@ -219,15 +218,18 @@ def test_nuclear_margins_have_a_certificate(seed: int) -> None:
     found = keys.T @ asks
     size, margins = float(np.linalg.norm(found, "nuc")), np.tensordot(rows, found)
     assert margins.min() > 1.0 - 1e-8
-    support = (margins < 1.0 + 1e-5).astype(float)
-    best = minimize(
-        lambda m: -m.sum() / max(1.0, np.linalg.norm(np.tensordot(m, rows, axes=1), 2)),
-        size * support / support.sum(),
-        method="SLSQP",
-        bounds=[(0.0, None)] * len(rows),
-        options={"ftol": 1e-12, "maxiter": 2000},
-    )
-    assert size * (1.0 - 2e-3) < -best.fun <= size * (1.0 + 1e-9)
+    # A solution U S V^T has Σ λ A = U V^T, but for a part between the kernels.
+    left, singular, right = np.linalg.svd(found)
+    rank = int(np.sum(singular > 1e-4 * singular[0]))
+    left, right = left[:, :rank], right[:rank]
+    outside_left = np.eye(4) - left @ left.T
+    outside_right = np.eye(4) - right.T @ right
+    active = rows[margins < 1.0 + 1e-5]
+    seen = active - outside_left @ active @ outside_right
+    multipliers, _ = nnls(seen.reshape(len(seen), -1).T, (left @ right).ravel())
+    norm = np.linalg.norm(np.tensordot(multipliers, active, axes=1), 2)
+    bound = multipliers.sum() / max(1.0, norm)
+    assert size * (1.0 - 1e-6) < bound <= size * (1.0 + 1e-9)
     least = hard_margin(rows)
     assert least is not None
     assert size < np.linalg.norm(least, "nuc")

@@ -433,13 +433,13 @@ def test_families_that_cannot_be_used_are_named_and_the_others_work(
     reasons = {
         "a": r"ValueError: NoRisk\.risk = None: must be a method that returns the risk",
         "b": r"ValueError: Undeclared\.width = 1\.0: must be declared by icl_theory\.parameter",
-        "c": r"ValueError: name = 'recall': must be another name: .* known already",
+        "c": r"ValueError: name = 'recall': must be another name: there is already a family",
         "d": r"ValueError: Table\.name = 'table': must be small letters, digits and dashes, and none of .* table",
         "e": r"ValueError: family = <function .*: must be a subclass of icl_theory\.Family",
         "f": r"AttributeError: module 'bad' has no attribute 'nothing'",
         "g": r"ModuleNotFoundError: No module named 'missing'",
         "h": r"SystemExit: no licence",
-        "z": r"ValueError: name = 'ball': must be another name: .* known already",
+        "z": r"ValueError: name = 'ball': must be another name: there is already a family",
     }
     install(installed.path, "bad", BAD, points)
     (installed.path / "leaving.py").write_text(
