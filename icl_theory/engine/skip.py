@@ -77,10 +77,11 @@ SMALLEST_MOVE_CHANGE = 1e-9
 # largest parameter, the distance is too large to estimate the error of the scores to
 # first order.
 LARGEST_RELATIVE_DISTANCE = 0.05
-# If the distance is too large in this sense, the error of a score is taken to be at
-# least this many times the largest score so far. Any factor well above 1 says that
-# nothing is known about the score.
-LOST_SCORE_FACTOR = 4.0
+# If the distance is too large in this sense, the run is lost: the error of a score is
+# taken to be at least this many times the largest score so far, and the error of a
+# count this many times the usual estimate. Any factor well above 1 says that nothing is
+# known about the score.
+LOST_FACTOR = 4.0
 # The rounding error of the parameters of a point, relative to their size: a few times
 # the spacing of float64 numbers.
 PARAMS_ROUNDING = 4.0 * ROUNDING
@@ -306,6 +307,9 @@ class Skipper(Iterates):
         # score so far.
         self._worst_error = 0.0
         self._largest_score = 0.0
+        # Whether the distance between run and shadow has been too large to estimate
+        # errors to first order.
+        self._is_lost = False
 
     @property
     def error(self) -> float | None:  # type: ignore[override]
@@ -609,7 +613,8 @@ class Skipper(Iterates):
             # The distance is this large if training is chaotic, or late in a drop of
             # the loss. The true iterates may then be far from both run and shadow.
             by_distance = MARGIN * gain * distance
-            by_size = LOST_SCORE_FACTOR * self._largest_score
+            by_size = LOST_FACTOR * self._largest_score
+            self._is_lost = True
             self._worst_error = max(self._worst_error, by_distance, by_size)
         score_error = gain * (error + PARAMS_ROUNDING * size)
         self._worst_error = max(self._worst_error, score_error)
@@ -745,7 +750,8 @@ class Skipper(Iterates):
         # loss falls by its error, and the error that the shadow shows. In a run whose
         # oscillation grows from rounding, each estimate alone has been too small.
         whole_steps = float(math.ceil(error_in_steps))
-        return whole_steps + count_difference * float(margins.max())
+        error = whole_steps + count_difference * float(margins.max())
+        return LOST_FACTOR * error if self._is_lost else error
 
     def _run_and_shadow_at(self, strides: Strides, t: int) -> RunAndShadow:
         """Parameters of run and shadow at a step, as accurate as possible."""
