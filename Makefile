@@ -20,10 +20,12 @@ suite: $(VENV)/.installed-test
 
 # Of these the tests whose answer may depend on the version of Python: commands, files, processes, pickles, messages, and each
 # family, rule and plug-in as a whole. Left out are numbers, figures, pages, examples, and JavaScript.
-NUMBERS := engine linear_attention papers recall regression results grids/test_large.py \
+NUMBERS := engine linear_attention papers recall regression results \
+  $(addprefix grids/test_,$(addsuffix .py,changed claims grid large other_columns)) \
   $(addprefix test_,$(addsuffix .py,certified curves descent explanations fastforward figures fixed_chain flow heads \
-  induction_heads lengths loss_units off_defaults representation rule_restarts saddles separate sharpness single_location \
-  sphere starts stiff three_states token_counts token_heads token_selection tokens))
+  induction_heads lengths loss_units off_defaults representation rule_restarts saddles scope separate sharpness \
+  single_location slots sphere starts stiff testing testing_families three_states token_counts token_heads token_selection \
+  tokens))
 suite-of-python: $(VENV)/.installed-test
 	$(BIN)/python -m pytest tests -n auto --maxprocesses 4 --dist worksteal -m "not slow" \
 	  $(addprefix --ignore tests/,$(NUMBERS) test_pages.py test_panels.py) --ignore-glob 'tests/test_explorer*' \
@@ -33,10 +35,10 @@ suite-of-python: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m slow
 
-# Of these the tests that committed answers, numbers and pages are what the package computes.
+# Of these the tests that committed answers, numbers and pages are what the package computes, and that figures can be drawn.
 test-committed: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m slow \
-	  tests/test_record.py tests/test_golden.py tests/test_pages.py tests/papers/test_audit.py
+	  tests/test_record.py tests/test_golden.py tests/test_pages.py tests/papers/test_audit.py tests/test_figures.py
 
 # the record of answers as on older processors
 answers-kernels: $(VENV)/.installed-test
@@ -51,12 +53,14 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# `make docs QUICK=1` draws the gallery with fewer and shorter runs. Every build is a new one: what is remembered of the last
-# one would hide warnings, pages that are gone and figures that have changed, and saves a few seconds.
+# `make docs QUICK=1` draws the gallery with fewer and shorter runs, and `make docs GALLERY=0` makes it without pictures. Every
+# build is a new one: what is remembered of the last one would hide warnings, pages that are gone and figures that have
+# changed, and saves a few seconds.
+GALLERY := 1
 docs: export QUICK := $(QUICK)
 docs: $(VENV)/.installed-docs
 	rm -rf docs/_build docs/api/generated docs/gallery
-	$(BIN)/python -m sphinx -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m sphinx -q -W --keep-going -D plot_gallery=$(GALLERY) -d docs/_build/doctrees docs docs/_build/html
 	@echo "The documentation is in docs/_build/html/index.html"
 
 # the committed pages and pictures; `make pages PAGES="audit.md images/front.png"` makes these alone

@@ -215,3 +215,9 @@ def test_the_animation_is_of_the_maps_at_steps_far_apart(
     )
     stops_with(2, "figures", "--animate", "tail", "--out", str(tmp_path))
     assert capsys.readouterr().err.endswith("figure = 'tail': must be one of maps\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", figures.available())
+def test_every_figure_is_drawn_in_short(name: str) -> None:
+    assert figures.draw(name, quick=True).axes
