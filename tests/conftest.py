@@ -4,6 +4,7 @@ import importlib
 import os
 import pkgutil
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +39,13 @@ progress.DISPLAY.delay = (
 signal.signal(
     signal.SIGINT, signal.default_int_handler
 )  # Ctrl-C is ignored where tests are run in the background
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    """pytest keeps exceptions, and these keep loops over `counted` that they have left."""
+    yield
+    progress.DISPLAY.computations.clear()
 
 
 @pytest.fixture

@@ -336,3 +336,13 @@ def test_work_is_done_where_there_can_be_no_other_thread(
     with Progress("adding numbers"):
         pass
     assert progress.DISPLAY.live is None
+
+
+def test_a_loop_that_was_left_may_be_closed_in_another_display(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = progress.counted(range(3), "letters")
+    assert next(loop) == 0
+    monkeypatch.setattr(progress, "DISPLAY", Display(3600.0))
+    loop.close()
+    assert progress.DISPLAY.shown() == []

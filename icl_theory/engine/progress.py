@@ -65,7 +65,10 @@ class Progress(contextlib.ContextDecorator):
         return self
 
     def __exit__(self, *_: object) -> None:
-        DISPLAY.computations.remove(self)
+        # A loop over `counted` that an exception has left may be closed late, when its
+        # display has been replaced.
+        if self in DISPLAY.computations:
+            DISPLAY.computations.remove(self)
         # After the last computation this ends the display.
         DISPLAY.react()
 
