@@ -28,8 +28,8 @@ page is refused if measurements give another one. A statement that no row of the
 tests is "not tested", even if a question of the audit, which has no verdict, answers
 it.
 
-A colon and words may follow the verdict. The page then shows these words in place of a
-verdict that is composed of the verdicts of the rows:
+A colon and words may follow the verdict. The page then shows these words, with quotes
+filled in, in place of a verdict that is composed of the verdicts of the rows:
 
     - Theorem 2 (holds only: holds for small steps only): Descent ends at the minimum.
 
@@ -245,7 +245,13 @@ def segments(text: str) -> list[str | Picture]:
     return [piece for piece in pieces if piece]
 
 
-def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
+def fill(
+    paper: Paper,
+    text: str,
+    sources: Mapping[str, str],
+    *,
+    is_quick: bool = False,
+) -> str:
     """Replace the quotes of a text, in double braces, by the quoted numbers.
 
     Parameters
@@ -257,11 +263,15 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
     sources : mapping of str to str
         The text that may be quoted from each row or question, by the name of the row or
         question.
+    is_quick : bool
+        Whether the texts are those of quick measurements. Their grids are smaller, and
+        may lack a number; an ellipsis then stands in its place.
 
     Raises
     ------
     ValueError
-        A quote names no row or question, or words that are not in its text.
+        A quote names no row or question. Or it has words that are not in the text, and
+        the measurements were not quick.
     """
 
     def quoted(match: re.Match[str]) -> str:
@@ -279,6 +289,8 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
         pattern = _literal(before) + _NUMBER + _literal(after)
         source = _joined(sources[name])
         quotation = re.search(pattern, source)
+        if quotation is None and is_quick:
+            return "…"
         if quotation is None:
             reason = f"{match[0]} does not occur in the text of the row: {source!r}"
             raise refusal(paper, reason)

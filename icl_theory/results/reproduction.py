@@ -52,6 +52,12 @@ from icl_theory.statements.claim import (
 )
 from icl_theory.statements.paper import Paper, Reading
 
+QUICK_NOTE = (
+    "**This page is quick.** Its sentences were written for the full measurements, but"
+    " its numbers are from smaller grids and shorter runs. So a size that a sentence"
+    " names may not be that of its numbers. An ellipsis stands for a number that was"
+    " not measured."
+)
 FLAGS = "From the authors' flags to ours"
 FLAGS_SUMMARY = "for training with their code"
 EVIDENCE = "Evidence"
@@ -296,6 +302,8 @@ class Reproduction:
     only : str, optional
         The name of the only statement that the page is about; by default it is about
         all of them.
+    quick : bool
+        Whether the measurements were made on smaller grids and in shorter runs.
     """
 
     paper: Paper
@@ -303,6 +311,7 @@ class Reproduction:
     parts: tuple[Reproduced, ...]
     prose: Prose
     only: str | None = None
+    quick: bool = False
 
     def __post_init__(self) -> None:
         # A finding is a sentence for one verdict, and would be wrong for another.
@@ -367,7 +376,8 @@ class Reproduction:
             rows["finding"].append(self._filled(finding.text))
             measured = part.verdict if part else NOT_TESTED
             # The file of the prose may state the verdict in words of its own.
-            rows["verdict"].append(finding.verdict_in_words or measured)
+            in_words = self._filled(finding.verdict_in_words)
+            rows["verdict"].append(in_words or measured)
             rows["source"].append(part.source if part else "–")
         return rows
 
@@ -390,7 +400,7 @@ class Reproduction:
             for claim in part.claims:
                 words = (claim.measured, claim.verdict, claim.grid)
                 sources[claim.name] = "; ".join(words)
-        return fill(self.paper, text, sources)
+        return fill(self.paper, text, sources, is_quick=self.quick)
 
     def blocks(self) -> list[Any]:
         """Return the page as headings, text, figures and tables.
@@ -398,6 +408,8 @@ class Reproduction:
         A page about one statement has no other prose than its finding and captions.
         """
         blocks: list[Any] = [_Words(self.paper.source)]
+        if self.quick:
+            blocks.append(_Words(QUICK_NOTE))
         if self.only is not None:
             blocks.append(_Heading(FINDINGS))
             for name, drawn in self.drawings.items():
@@ -651,4 +663,4 @@ def reproduce(
         command += f' --only "{only}"'
     if quick:
         command += " --quick"
-    return Reproduction(paper, command, parts, prose, only)
+    return Reproduction(paper, command, parts, prose, only, quick)

@@ -245,6 +245,17 @@ def test_a_verdict_in_words_stands_in_place_of_the_verdicts_of_the_rows(
         made(paper, tmp_path, monkeypatch, f"holds: {words}")
 
 
+def test_a_verdict_in_words_may_quote_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "holds at {{<row> | of …, ? times}} of 5 points"
+    paper = paper_of(claim(Outcome.HOLDS))
+    found = made(paper, tmp_path, monkeypatch, f"holds: {words}")
+    assert found.overview["verdict"] == ["holds at 3 of 5 points"]
+    with pytest.raises(ValueError, match="quotes no row"):
+        made(paper, tmp_path, monkeypatch, "holds: {{other | ? times}}").to_markdown()
+
+
 @pytest.mark.parametrize(
     ("outcome", "source", "explained"),
     [
@@ -321,7 +332,8 @@ def test_a_page_has_its_parts_in_order(
     page = reproduce("theirs", quick=True)
     text = page.to_markdown()
     order = (
-        "# T\n\nA. 2025. x.\n\n## In short",
+        "# T\n\nA. 2025. x.\n\n**This page is quick.** ",
+        "## In short",
         "## The model",
         "## What we find",
         "![A disc.](disc.png)\n\n*See disc.*",
@@ -383,6 +395,13 @@ def test_half_of_a_page_is_refused(
     assert reason in str(error.value)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", papers())
+def test_every_page_can_be_written_quickly(name: str) -> None:
+    page = reproduce(name, quick=True)
+    assert page.to_markdown().endswith(f"`{page.command}` writes this page.\n")
+
+
 @pytest.mark.parametrize("folder", [None, Path("/nowhere")])
 def test_a_paper_without_prose_is_refused(
     folder: Path | None, monkeypatch: pytest.MonkeyPatch
@@ -404,6 +423,10 @@ def test_numbers_are_quoted_by_the_words_around_them() -> None:
         ("\\frac{1}{2}", "\\frac{1}{2}"),
     ):
         assert fill(paper, text, sources) == expected
+    # Quick measurements may lack a number, but not a row.
+    assert fill(paper, "{{a row | at ?}} %", sources, is_quick=True) == "… %"
+    with pytest.raises(ValueError, match="quotes no row"):
+        fill(paper, "{{row | at ?}}", sources, is_quick=True)
     assert typeset("1,234") == "1,234"
     assert [typeset("2.5e+05"), typeset("2.5e+06")] == ["250,000", "2.5·10⁶"]
     assert segments("a\n\n![b\nc](d.png)\n\ne") == ["a", ("d", "b c"), "e"]
